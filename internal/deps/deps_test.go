@@ -1,0 +1,27 @@
+package deps
+import (
+	_ "github.com/anishathalye/porcupine"
+	_ "github.com/cockroachdb/datadriven"
+	_ "github.com/cockroachdb/pebble/v2"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	_ "github.com/grpc-ecosystem/go-grpc-middleware/v2"
+	_ "github.com/lni/dragonboat/v4"
+	_ "github.com/lni/dragonboat/v4/plugin/chan"
+	_ "github.com/lni/vfs"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/soheilhy/cmux"
+	_ "github.com/tidwall/btree"
+	_ "go.etcd.io/etcd/api/v3/etcdserverpb"
+	_ "go.etcd.io/etcd/client/pkg/v3/types"
+	_ "go.etcd.io/etcd/client/v3/concurrency"
+	_ "go.etcd.io/etcd/pkg/v3/adt"
+	_ "go.etcd.io/etcd/server/v3/embed"
+	_ "go.uber.org/goleak"
+	_ "go.uber.org/zap"
+	_ "pgregory.net/rapid"
+	_ "sigs.k8s.io/yaml"
+	"testing"
+)
+func TestX(t *testing.T) {}
