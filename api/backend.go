@@ -1,0 +1,109 @@
+package api
+
+import (
+	"context"
+	"io"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// Store is the keyspace as the KV service sees it. The router implements it.
+// Requests have passed validation. Response headers carry the revision alone;
+// the services add cluster, member and term. An error is a sentinel of a lower
+// package or the context's; errors.go turns it into etcd's code and text.
+type Store interface {
+	Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error)
+	// RangeStream hands the answer to emit in chunks whose kvs stay below about
+	// maxBytes; header, more and count travel with the last one.
+	RangeStream(ctx context.Context, r *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error
+	Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, error)
+	DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error)
+	// Txn runs a transaction. One that only reads is answered without a Raft
+	// entry.
+	Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error)
+	Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error)
+}
+
+// Leases is the lease table as the Lease service sees it.
+type Leases interface {
+	LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error)
+	LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error)
+	// LeaseRenew renews lease id at the moment of the call, then proves
+	// leadership and answers. A TTL of 0 says that there is no such lease.
+	LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error)
+	LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error)
+	LeaseLeases(ctx context.Context, r *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error)
+}
+
+// Watches opens groups of watchers. The router implements it.
+type Watches interface {
+	// NewWatchGroup returns the watchers of one client stream.
+	NewWatchGroup() WatchGroup
+}
+
+// WatchGroup is the watchers of one client stream. Add, Remove and Progress may
+// run beside Ready and Poll, which one goroutine calls. Close ends all of them.
+type WatchGroup interface {
+	// Add starts a watcher under an id that is free in the group and returns the
+	// revision for the header of its created answer.
+	Add(id int64, o mvcc.WatchOptions) (rev int64)
+	// Remove ends a watcher; it reports whether there was one.
+	Remove(id int64) bool
+	// Ready is readable when Poll may have something.
+	Ready() <-chan struct{}
+	// Poll returns the next batch of one of the watchers, or false.
+	Poll() (mvcc.WatchBatch, bool, error)
+	// Progress returns a revision up to which every watcher of the group has
+	// been handed everything, or false while one of them lags.
+	Progress() (rev int64, ok bool)
+	Close()
+}
+
+// Cluster is what the services tell of the nodes. Placement implements it.
+type Cluster interface {
+	// ClusterID and MemberID never change while the process runs.
+	ClusterID() uint64
+	MemberID() uint64
+	// Term is the system shard's Raft term, for response headers.
+	Term() uint64
+	// Leader is the member that leads the system shard, 0 while there is none.
+	Leader() uint64
+	// Members lists the nodes. A linearizable list is confirmed by the system
+	// shard's leader first.
+	Members(ctx context.Context, linearizable bool) ([]*pb.Member, error)
+	// Alarms lists the raised alarms as this node knows them.
+	Alarms() []*pb.AlarmMember
+	// RaiseAlarm and ClearAlarm go through the system shard. They return the
+	// alarms that the call changed.
+	RaiseAlarm(ctx context.Context, member uint64, a pb.AlarmType) ([]*pb.AlarmMember, error)
+	ClearAlarm(ctx context.Context, member uint64, a pb.AlarmType) ([]*pb.AlarmMember, error)
+}
+
+// NodeStatus is what Maintenance.Status tells of this node beside its header.
+type NodeStatus struct {
+	// DBSize is the logical size in bytes of all retained versions, what the
+	// quota counts. DBSizeInUse is the size of the current versions.
+	DBSize, DBSizeInUse int64
+	// RaftIndex and RaftAppliedIndex are the system shard's, as this node knows
+	// them.
+	RaftIndex, RaftAppliedIndex uint64
+}
+
+// Maintenance is the node's own business: state, hashes, backup.
+type Maintenance interface {
+	Status() NodeStatus
+	// Revision is an issued revision that this node knows; it may lag. Lease,
+	// alarm and status headers carry it.
+	Revision() int64
+	// HashKV hashes the versions up to revision rev (0 = newest).
+	HashKV(ctx context.Context, rev int64) (*pb.HashKVResponse, error)
+	// Hash hashes the whole state of this node's replica.
+	Hash(ctx context.Context) (uint32, error)
+	// Defragment gives space of removed versions back to the disk.
+	Defragment(ctx context.Context) error
+	// WriteSnapshot writes a backup of the whole keyspace at one revision in the
+	// format of docs/snapshot.md, without padding and without checksum.
+	WriteSnapshot(ctx context.Context, w io.Writer) error
+}
