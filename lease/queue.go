@@ -1,0 +1,100 @@
+package lease
+
+import (
+	"cmp"
+	"container/heap"
+	"time"
+)
+
+// queue orders timers by a moment of the clock's time, earliest first, ties by
+// id. The moment a timer is filed under may lie before the one it waits for: a
+// renewal moves only the timer's deadline, and the queue catches up when the
+// timer comes to its front. So a renewal costs no heap operation.
+type queue struct {
+	timers []*timer
+	kind   int // which of the timer's slots is this queue's
+}
+
+// slot is a timer's place in one queue.
+type slot struct {
+	// at is the moment the timer is filed under.
+	at time.Duration
+	// pos is the timer's index in the queue, or absent.
+	pos int32
+}
+
+const absent = -1
+
+// schedule files t under at, unless it is filed under an earlier moment.
+func (q *queue) schedule(t *timer, at time.Duration) {
+	s := &t.slots[q.kind]
+	switch {
+	case s.pos == absent:
+		s.at = at
+		heap.Push((*timerHeap)(q), t)
+	case at < s.at:
+		s.at = at
+		heap.Fix((*timerHeap)(q), int(s.pos))
+	}
+}
+
+// postpone files t, which is in the queue, under the later moment at.
+func (q *queue) postpone(t *timer, at time.Duration) {
+	s := &t.slots[q.kind]
+	s.at = at
+	heap.Fix((*timerHeap)(q), int(s.pos))
+}
+
+// remove takes t out of the queue if it is there.
+func (q *queue) remove(t *timer) {
+	if pos := t.slots[q.kind].pos; pos != absent {
+		heap.Remove((*timerHeap)(q), int(pos))
+	}
+}
+
+// front returns the first timer if it is filed under now or earlier, else nil.
+func (q *queue) front(now time.Duration) *timer {
+	if len(q.timers) == 0 || q.timers[0].slots[q.kind].at > now {
+		return nil
+	}
+	return q.timers[0]
+}
+
+// timerHeap is a queue as container/heap wants it.
+type timerHeap queue
+
+// Len returns the number of timers.
+func (h *timerHeap) Len() int { return len(h.timers) }
+
+// Less orders by moment, then id.
+func (h *timerHeap) Less(i, j int) bool {
+	a, b := h.timers[i], h.timers[j]
+	return cmp.Or(cmp.Compare(a.slots[h.kind].at, b.slots[h.kind].at), cmp.Compare(a.id, b.id)) < 0
+}
+
+// Swap exchanges two timers.
+func (h *timerHeap) Swap(i, j int) {
+	h.timers[i], h.timers[j] = h.timers[j], h.timers[i]
+	h.timers[i].slots[h.kind].pos = int32(i)
+	h.timers[j].slots[h.kind].pos = int32(j)
+}
+
+// Push adds a timer at the end.
+func (h *timerHeap) Push(x any) {
+	t, ok := x.(*timer)
+	if !ok {
+		return
+	}
+	t.slots[h.kind].pos = int32(len(h.timers))
+	h.timers = append(h.timers, t)
+}
+
+// Pop takes the last timer off.
+func (h *timerHeap) Pop() any {
+	last := len(h.timers) - 1
+	t := h.timers[last]
+	h.timers[last] = nil
+	h.timers = h.timers[:last]
+	t.slots[h.kind].pos = absent
+	return t
+}

@@ -1,0 +1,125 @@
+package lease
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Record is the replicated state of a lease, without its keys.
+type Record struct {
+	// ID is the lease's id, chosen by the client or for it.
+	ID int64
+	// TTL is the granted time to live in seconds.
+	TTL int64
+	// Incarnation is the number of this grant among all grants of the table. It
+	// tells a lease from an earlier one with the same id.
+	Incarnation uint64
+	// Aging is the remainder that a leader logged for a lease that had been
+	// silent, 0 for a fresh lease. A new leader starts from it instead of TTL.
+	//
+	// Invariant: 0 <= Aging.
+	Aging time.Duration
+	// Ending says that the end of the lease is decided and under way. It is
+	// final.
+	Ending bool
+}
+
+const (
+	recordVersion = 1
+	flagEnding    = 1 << 0
+
+	// maxRecord is the longest encoding: version, flags and three varints.
+	maxRecord = 2 + 3*binary.MaxVarintLen64
+)
+
+var errCorrupt = errors.New("corrupt record")
+
+// appendRecord appends the stored form of r to dst. The id is not part of it: it
+// is the key.
+//
+//	version(1) flags(1) varint(TTL) uvarint(Incarnation) uvarint(Aging in ns)
+func appendRecord(dst []byte, r Record) []byte {
+	var flags byte
+	if r.Ending {
+		flags |= flagEnding
+	}
+	dst = append(dst, recordVersion, flags)
+	dst = binary.AppendVarint(dst, r.TTL)
+	dst = binary.AppendUvarint(dst, r.Incarnation)
+	return binary.AppendUvarint(dst, uint64(r.Aging))
+}
+
+// decodeRecord reads what appendRecord wrote for lease id.
+func decodeRecord(id int64, b []byte) (Record, error) {
+	if len(b) < 2 {
+		return Record{}, errCorrupt
+	}
+	if b[0] != recordVersion {
+		return Record{}, fmt.Errorf("unknown record version %d", b[0])
+	}
+	if b[1]&^flagEnding != 0 {
+		return Record{}, errCorrupt
+	}
+	r := Record{ID: id, Ending: b[1]&flagEnding != 0}
+	b = b[2:]
+	ttl, n := binary.Varint(b)
+	if n <= 0 {
+		return Record{}, errCorrupt
+	}
+	r.TTL, b = ttl, b[n:]
+	if r.Incarnation, n = binary.Uvarint(b); n <= 0 {
+		return Record{}, errCorrupt
+	}
+	b = b[n:]
+	aging, n := binary.Uvarint(b)
+	if n <= 0 || n != len(b) || aging > math.MaxInt64 {
+		return Record{}, errCorrupt
+	}
+	r.Aging = time.Duration(aging)
+	return r, nil
+}
+
+// Key layout below the table's prefix. Record keys order as the ids do.
+const (
+	kindCounter = 'c'
+	kindRecord  = 'r'
+	kindEnd     = 's'
+
+	counterVersion = 1
+)
+
+// appendRecordKey appends the key of lease id, below prefix, to dst.
+func appendRecordKey(dst, prefix []byte, id int64) []byte {
+	dst = append(dst, prefix...)
+	dst = append(dst, kindRecord)
+	return binary.BigEndian.AppendUint64(dst, uint64(id)^(1<<63))
+}
+
+// decodeRecordKey returns the id in a record's key, less the table's prefix and
+// the kind.
+func decodeRecordKey(b []byte) (int64, error) {
+	if len(b) != 8 {
+		return 0, errCorrupt
+	}
+	return int64(binary.BigEndian.Uint64(b) ^ (1 << 63)), nil
+}
+
+// appendCounter appends the stored form of the grant counter to dst.
+func appendCounter(dst []byte, n uint64) []byte {
+	return binary.AppendUvarint(append(dst, counterVersion), n)
+}
+
+// decodeCounter reads what appendCounter wrote.
+func decodeCounter(b []byte) (uint64, error) {
+	if len(b) < 2 || b[0] != counterVersion {
+		return 0, errCorrupt
+	}
+	c, n := binary.Uvarint(b[1:])
+	if n <= 0 || n != len(b)-1 {
+		return 0, errCorrupt
+	}
+	return c, nil
+}

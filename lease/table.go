@@ -1,0 +1,310 @@
+package lease
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/latchkey-db/latchkey/internal/invariant"
+)
+
+// The results of a command on the table that changed nothing.
+var (
+	// ErrExists is returned when a lease is granted under an id that is taken.
+	ErrExists = errors.New("lease: already exists")
+	// ErrNotFound is returned when a command names a lease that is not there.
+	ErrNotFound = errors.New("lease: not found")
+)
+
+// Table is the leases of one replica. Its records lie in Pebble; which keys hang
+// on a lease is kept in memory alone, since every key's version says it too, and
+// is rebuilt from there.
+//
+// Grant, Revoke, SetAging, SetFresh, SetEnding, Attach and Detach belong to the
+// one goroutine that applies commands. They write into the batch that they are
+// given, which the caller commits, and show in memory at once. The other methods
+// may run beside them.
+type Table struct {
+	db     *pebble.DB
+	prefix []byte // ends in the table's own byte; immutable
+
+	mu sync.RWMutex
+	// leases and granted are protected by mu.
+	leases map[int64]*entry
+	// granted counts the grants that there ever were.
+	//
+	// Invariant: granted >= Incarnation of every lease.
+	granted uint64
+}
+
+// entry is a lease in memory.
+type entry struct {
+	Record
+	keys keySet
+}
+
+// tableByte leads every key of a table below the prefix of its replica.
+const tableByte = 'l'
+
+// Open loads the table of the replica whose keys begin with prefix, which is
+// copied. No lease has keys yet: the caller attaches them from the versioned
+// keys. It fails when a record can't be read or decoded.
+func Open(db *pebble.DB, prefix []byte) (*Table, error) {
+	t := &Table{db: db, prefix: append(slices.Clone(prefix), tableByte)}
+	if err := t.Reload(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Reload replaces the state in memory by what Pebble holds, as Open does. It is
+// for a replica whose keys were replaced by a snapshot.
+func (t *Table) Reload() error {
+	granted, err := t.loadCounter()
+	if err != nil {
+		return err
+	}
+	leases, err := t.loadRecords()
+	if err != nil {
+		return err
+	}
+	for id, e := range leases {
+		if e.Incarnation > granted {
+			return fmt.Errorf("load lease %x: incarnation %d above the grant counter %d", id, e.Incarnation, granted)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leases, t.granted = leases, granted
+	return nil
+}
+
+func (t *Table) loadCounter() (uint64, error) {
+	v, closer, err := t.db.Get(t.counterKey())
+	if errors.Is(err, pebble.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read grant counter: %w", err)
+	}
+	defer func() { _ = closer.Close() }()
+	n, err := decodeCounter(v)
+	if err != nil {
+		return 0, fmt.Errorf("decode grant counter: %w", err)
+	}
+	return n, nil
+}
+
+func (t *Table) loadRecords() (leases map[int64]*entry, err error) {
+	it, err := t.db.NewIter(&pebble.IterOptions{
+		LowerBound: append(slices.Clone(t.prefix), kindRecord),
+		UpperBound: append(slices.Clone(t.prefix), kindEnd),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read leases: %w", err)
+	}
+	defer func() {
+		if cerr := it.Close(); err == nil && cerr != nil {
+			err = fmt.Errorf("read leases: %w", cerr)
+		}
+	}()
+	leases = make(map[int64]*entry)
+	for it.First(); it.Valid(); it.Next() {
+		id, err := decodeRecordKey(it.Key()[len(t.prefix)+1:])
+		if err != nil {
+			return nil, fmt.Errorf("decode lease key %x: %w", it.Key(), err)
+		}
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return nil, fmt.Errorf("read lease %x: %w", id, err)
+		}
+		r, err := decodeRecord(id, v)
+		if err != nil {
+			return nil, fmt.Errorf("decode lease %x: %w", id, err)
+		}
+		leases[id] = &entry{Record: r}
+	}
+	if err := it.Error(); err != nil {
+		return nil, fmt.Errorf("read leases: %w", err)
+	}
+	return leases, nil
+}
+
+// Grant adds a lease with a time to live of ttl seconds. It fails with ErrExists
+// when the id is taken.
+func (t *Table) Grant(b *pebble.Batch, id, ttl int64) (Record, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.leases[id]; ok {
+		return Record{}, ErrExists
+	}
+	r := Record{ID: id, TTL: ttl, Incarnation: t.granted + 1}
+	if err := b.Set(t.counterKey(), appendCounter(nil, r.Incarnation), nil); err != nil {
+		return Record{}, fmt.Errorf("write grant counter: %w", err)
+	}
+	if err := t.write(b, r); err != nil {
+		return Record{}, err
+	}
+	t.granted = r.Incarnation
+	t.leases[id] = &entry{Record: r}
+	return r, nil
+}
+
+// Revoke removes a lease and returns its keys in ascending order, for the caller
+// to delete. The keys are the caller's. It fails with ErrNotFound when there is
+// no such lease.
+func (t *Table) Revoke(b *pebble.Batch, id int64) ([][]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, ok := t.leases[id]
+	if !ok {
+		return nil, ErrNotFound
+	}
+	if err := b.Delete(t.recordKey(id), nil); err != nil {
+		return nil, fmt.Errorf("delete lease %x: %w", id, err)
+	}
+	delete(t.leases, id)
+	return e.keys.sorted(), nil
+}
+
+// SetAging logs what remained of a lease that has been silent. The remainder
+// must be positive. It fails with ErrNotFound when there is no such lease.
+func (t *Table) SetAging(b *pebble.Batch, id int64, remaining time.Duration) error {
+	if remaining <= 0 {
+		invariant.Violated("aging remainder %v of lease %x is not positive", remaining, id)
+	}
+	return t.change(b, id, func(r *Record) { r.Aging = remaining })
+}
+
+// SetFresh takes back what SetAging logged. It fails with ErrNotFound when there
+// is no such lease.
+func (t *Table) SetFresh(b *pebble.Batch, id int64) error {
+	return t.change(b, id, func(r *Record) { r.Aging = 0 })
+}
+
+// SetEnding marks a lease whose end is decided; Exists denies it from then on.
+// It fails with ErrNotFound when there is no such lease.
+func (t *Table) SetEnding(b *pebble.Batch, id int64) error {
+	return t.change(b, id, func(r *Record) { r.Ending = true })
+}
+
+func (t *Table) change(b *pebble.Batch, id int64, f func(*Record)) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, ok := t.leases[id]
+	if !ok {
+		return ErrNotFound
+	}
+	r := e.Record
+	f(&r)
+	if r == e.Record {
+		return nil
+	}
+	if err := t.write(b, r); err != nil {
+		return err
+	}
+	e.Record = r
+	return nil
+}
+
+// Attach hangs key, which is copied, on a lease that must be there. A key that
+// already hangs on it stays.
+func (t *Table) Attach(id int64, key []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, ok := t.leases[id]
+	if !ok {
+		invariant.Violated("key %q attached to lease %x, which is not there", key, id)
+	}
+	if len(key) == 0 {
+		invariant.Violated("empty key attached to lease %x", id)
+	}
+	e.keys.add(key)
+}
+
+// Detach takes key off a lease. It does nothing when the lease or the key is not
+// there, as after Revoke.
+func (t *Table) Detach(id int64, key []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e, ok := t.leases[id]; ok {
+		e.keys.remove(key)
+	}
+}
+
+// Exists reports whether keys may be attached to lease id: it is there and not
+// ending.
+func (t *Table) Exists(id int64) bool {
+	r, ok := t.Get(id)
+	return ok && !r.Ending
+}
+
+// Get returns the record of lease id.
+func (t *Table) Get(id int64) (Record, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	e, ok := t.leases[id]
+	if !ok {
+		return Record{}, false
+	}
+	return e.Record, true
+}
+
+// All returns the records of all leases by ascending id. The slice is the
+// caller's.
+func (t *Table) All() []Record {
+	t.mu.RLock()
+	all := make([]Record, 0, len(t.leases))
+	for _, e := range t.leases {
+		all = append(all, e.Record)
+	}
+	t.mu.RUnlock()
+	slices.SortFunc(all, func(a, b Record) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// Keys returns the keys of lease id in ascending order, nil when there are none.
+// They are the caller's.
+func (t *Table) Keys(id int64) [][]byte {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	e, ok := t.leases[id]
+	if !ok {
+		return nil
+	}
+	return e.keys.sorted()
+}
+
+// Len returns the number of leases.
+func (t *Table) Len() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.leases)
+}
+
+// Granted returns the number of grants that the table ever made.
+func (t *Table) Granted() uint64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.granted
+}
+
+func (t *Table) write(b *pebble.Batch, r Record) error {
+	if err := b.Set(t.recordKey(r.ID), appendRecord(make([]byte, 0, maxRecord), r), nil); err != nil {
+		return fmt.Errorf("write lease %x: %w", r.ID, err)
+	}
+	return nil
+}
+
+func (t *Table) recordKey(id int64) []byte {
+	return appendRecordKey(make([]byte, 0, len(t.prefix)+9), t.prefix, id)
+}
+
+func (t *Table) counterKey() []byte {
+	return append(slices.Clone(t.prefix), kindCounter)
+}
