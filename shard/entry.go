@@ -1,0 +1,132 @@
+package shard
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// A Raft entry is one byte of format, one byte of type and the body. A begin
+// entry's body is the term; a batch entry's is the term, the batch number and
+// the commands. Numbers are unsigned varints.
+const (
+	entryFormat byte = 1
+
+	entryBegin byte = 1
+	entryBatch byte = 2
+)
+
+// MaxPayload bounds one command's payload in bytes. It leaves room above the
+// largest request that a node accepts by default, so that the limit clients
+// see is the request limit.
+const MaxPayload = 64 << 20
+
+var errBadEntry = errors.New("malformed entry")
+
+// CommandID names a command for ever: a random number drawn when the process
+// that holds the client's call started, and a running number there. An id is in
+// at most one batch.
+type CommandID struct {
+	Origin   uint64
+	Sequence uint64
+}
+
+// Kind says what a command's payload is. Each machine has its own kinds.
+type Kind uint8
+
+// Command is one replicated instruction. The payload belongs to the command;
+// while it is being applied it is valid only until Apply returns.
+type Command struct {
+	ID      CommandID
+	Kind    Kind
+	Payload []byte
+}
+
+// batchHeader is what a batch entry says before its commands.
+type batchHeader struct {
+	term   uint64
+	number uint64
+	count  uint64
+}
+
+func appendBegin(dst []byte, term uint64) []byte {
+	dst = append(dst, entryFormat, entryBegin)
+	return binary.AppendUvarint(dst, term)
+}
+
+func appendBatchHeader(dst []byte, h batchHeader) []byte {
+	dst = append(dst, entryFormat, entryBatch)
+	dst = binary.AppendUvarint(dst, h.term)
+	dst = binary.AppendUvarint(dst, h.number)
+	return binary.AppendUvarint(dst, h.count)
+}
+
+func appendCommand(dst []byte, c Command) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, c.ID.Origin)
+	dst = binary.AppendUvarint(dst, c.ID.Sequence)
+	dst = append(dst, byte(c.Kind))
+	dst = binary.AppendUvarint(dst, uint64(len(c.Payload)))
+	return append(dst, c.Payload...)
+}
+
+// entryReader takes an entry apart without copying it.
+type entryReader struct {
+	rest []byte
+}
+
+// open returns the entry's type.
+func (r *entryReader) open(entry []byte) (byte, error) {
+	if len(entry) < 2 {
+		return 0, errBadEntry
+	}
+	if entry[0] != entryFormat {
+		return 0, fmt.Errorf("%w: format %d", errBadEntry, entry[0])
+	}
+	r.rest = entry[2:]
+	return entry[1], nil
+}
+
+func (r *entryReader) uvarint() (uint64, error) {
+	v, n := binary.Uvarint(r.rest)
+	if n <= 0 {
+		return 0, errBadEntry
+	}
+	r.rest = r.rest[n:]
+	return v, nil
+}
+
+func (r *entryReader) batchHeader() (h batchHeader, err error) {
+	for _, p := range []*uint64{&h.term, &h.number, &h.count} {
+		if *p, err = r.uvarint(); err != nil {
+			return batchHeader{}, err
+		}
+	}
+	return h, nil
+}
+
+// command returns the next command, whose payload aliases the entry.
+func (r *entryReader) command() (c Command, err error) {
+	if len(r.rest) < 8 {
+		return Command{}, errBadEntry
+	}
+	c.ID.Origin = binary.BigEndian.Uint64(r.rest)
+	r.rest = r.rest[8:]
+	if c.ID.Sequence, err = r.uvarint(); err != nil {
+		return Command{}, err
+	}
+	if len(r.rest) == 0 {
+		return Command{}, errBadEntry
+	}
+	c.Kind = Kind(r.rest[0])
+	r.rest = r.rest[1:]
+	n, err := r.uvarint()
+	if err != nil {
+		return Command{}, err
+	}
+	if uint64(len(r.rest)) < n {
+		return Command{}, errBadEntry
+	}
+	c.Payload = r.rest[:n:n]
+	r.rest = r.rest[n:]
+	return c, nil
+}

@@ -1,0 +1,344 @@
+package shard
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/lni/dragonboat/v4"
+	"github.com/lni/dragonboat/v4/config"
+	"github.com/lni/dragonboat/v4/raftio"
+)
+
+// HostConfig says how a host of replicas runs.
+type HostConfig struct {
+	// Dir is the directory of the Raft log, below which dragonboat makes its own.
+	Dir string
+	// Name tells the hosts of a process apart in logs: "data", "system".
+	Name string
+	// NodeHostID is this host's address in the registry, a UUID that never
+	// changes.
+	NodeHostID string
+	// Address is what the transport calls this host.
+	Address string
+	// Resolve returns the address of the host with a NodeHostID.
+	Resolve func(nodeHostID string) (string, bool)
+	// DeploymentID is the same on all nodes of a cluster and never changes.
+	DeploymentID uint64
+	// LogShards is the number of Raft logs and of the workers that write them.
+	// It never changes after the first start.
+	LogShards uint64
+	// Tick is Raft's unit of time. HeartbeatTicks and ElectionTicks count it.
+	Tick                          time.Duration
+	HeartbeatTicks, ElectionTicks uint64
+	// DB is the node's Pebble, which keeps the state of all replicas. Its owner
+	// closes it after the host.
+	DB *pebble.DB
+	// Syncer is DB's.
+	Syncer *Syncer
+	// StateFS is the file system of DB and TempDir a directory there for the
+	// files that a snapshot is unpacked into.
+	StateFS vfs.FS
+	TempDir string
+	// RaftFS is the file system of the log; nil is the operating system's.
+	RaftFS config.IFS
+	// Transport carries Raft's messages; nil is for a node without peers.
+	Transport config.TransportFactory
+	// Log receives what operators should see.
+	Log *slog.Logger
+}
+
+// Host runs the replicas of one process that share a Raft log.
+type Host struct {
+	cfg    HostConfig
+	nh     *dragonboat.NodeHost
+	events *eventQueue
+	// origin and sequence make command ids.
+	origin   uint64
+	sequence atomic.Uint64
+
+	stop chan struct{}
+	wg   sync.WaitGroup
+
+	mu sync.Mutex
+	// replicas by shard, protected by mu.
+	replicas map[uint64]*Replica
+	// early holds leader reports of shards that are being started, protected by
+	// mu.
+	early map[uint64]Leader
+}
+
+// errNoHost is returned for the case that dragonboat fails to start without
+// saying why.
+var errNoHost = errors.New("raft host did not start")
+
+// OpenHost opens the Raft log and starts the host. A log that can't be opened is
+// reported with what to do.
+func OpenHost(cfg HostConfig) (*Host, error) {
+	setRaftLogger(cfg.Log)
+	var seed [8]byte
+	if _, err := rand.Read(seed[:]); err != nil {
+		return nil, fmt.Errorf("draw origin: %w", err)
+	}
+	h := &Host{
+		cfg:      cfg,
+		events:   newEventQueue(),
+		origin:   binary.BigEndian.Uint64(seed[:]),
+		stop:     make(chan struct{}),
+		replicas: make(map[uint64]*Replica),
+		early:    make(map[uint64]Leader),
+	}
+	nh, err := dragonboat.NewNodeHost(h.nodeHostConfig())
+	if err == nil && nh == nil {
+		err = errNoHost
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s log in %s: %w", cfg.Name, cfg.Dir, err)
+	}
+	h.nh = nh
+	h.wg.Add(2)
+	go h.dispatch()
+	go h.tick()
+	return h, nil
+}
+
+func (h *Host) nodeHostConfig() config.NodeHostConfig {
+	transport := h.cfg.Transport
+	if transport == nil {
+		transport = noPeers{}
+	}
+	return config.NodeHostConfig{
+		DeploymentID:        h.cfg.DeploymentID,
+		NodeHostID:          h.cfg.NodeHostID,
+		NodeHostDir:         h.cfg.Dir,
+		RTTMillisecond:      uint64(h.cfg.Tick.Milliseconds()),
+		RaftAddress:         h.cfg.Address,
+		MaxSendQueueSize:    128 << 20,
+		MaxReceiveQueueSize: 64 << 20,
+		RaftEventListener:   h.events,
+		Expert: config.ExpertConfig{
+			Engine: config.EngineConfig{
+				ExecShards:     h.cfg.LogShards,
+				CommitShards:   h.cfg.LogShards,
+				ApplyShards:    2 * h.cfg.LogShards,
+				SnapshotShards: 4,
+				CloseShards:    2,
+			},
+			LogDB:               logConfig(h.cfg.LogShards),
+			FS:                  h.cfg.RaftFS,
+			TransportFactory:    transport,
+			NodeRegistryFactory: registryFactory{h.cfg.Resolve},
+		},
+	}
+}
+
+// logConfig sizes the log store: 4 MiB memtables, four of them a log at the
+// most, instead of dragonboat's 8 GiB.
+func logConfig(shards uint64) config.LogDBConfig {
+	c := config.GetTinyMemLogDBConfig()
+	c.Shards = shards
+	c.KVWriteBufferSize = 8 << 20
+	c.KVMaxBytesForLevelBase = 128 << 20
+	return c
+}
+
+// nextID returns a command id that was never used.
+func (h *Host) nextID() CommandID {
+	return CommandID{Origin: h.origin, Sequence: h.sequence.Add(1)}
+}
+
+// ReplicaConfig names a replica and the shard's first members.
+type ReplicaConfig struct {
+	ShardID, ReplicaID uint64
+	// Members are the first members' NodeHostIDs by replica id; the same map on
+	// every one of them.
+	Members map[uint64]string
+	// Machine applies the commands.
+	Machine Machine
+	// Leads is told of the terms served; may be nil.
+	Leads Leadership
+}
+
+// Snapshots of an on-disk state are small records that allow the log to be
+// truncated; what a follower missed behind them is streamed.
+const (
+	snapshotEntries    = 20_000
+	compactionOverhead = 5_000
+	maxInMemoryLog     = 256 << 20
+)
+
+// Start starts a replica and returns when its state is open. The replica may
+// apply entries before Start returns.
+func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
+	r := &Replica{
+		shardID:   c.ShardID,
+		replicaID: c.ReplicaID,
+		prefix:    Prefix(c.ShardID, c.ReplicaID),
+		host:      h,
+		nh:        h.nh,
+		session:   h.nh.GetNoOPSession(c.ShardID),
+		machine:   c.Machine,
+		leads:     c.Leads,
+		syncer:    h.cfg.Syncer,
+		fs:        h.cfg.StateFS,
+		tempDir:   h.cfg.TempDir,
+		log:       h.cfg.Log,
+		kick:      make(chan struct{}, 1),
+		changed:   make(chan struct{}),
+	}
+	members := make(map[uint64]dragonboat.Target, len(c.Members))
+	for id, target := range c.Members {
+		members[id] = target
+	}
+	if h.nh.HasNodeInfo(c.ShardID, c.ReplicaID) {
+		members = nil
+	}
+	err := h.nh.StartOnDiskReplica(members, false, r.newStateMachine(h.cfg.DB), config.Config{
+		ShardID:             c.ShardID,
+		ReplicaID:           c.ReplicaID,
+		CheckQuorum:         true,
+		PreVote:             true,
+		OrderedConfigChange: true,
+		HeartbeatRTT:        h.cfg.HeartbeatTicks,
+		ElectionRTT:         h.cfg.ElectionTicks,
+		SnapshotEntries:     snapshotEntries,
+		CompactionOverhead:  compactionOverhead,
+		MaxInMemLogSize:     maxInMemoryLog,
+		WaitReady:           true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start shard %d: %w", c.ShardID, err)
+	}
+	h.mu.Lock()
+	h.replicas[c.ShardID] = r
+	early, ok := h.early[c.ShardID]
+	h.mu.Unlock()
+	if ok {
+		r.leaderUpdated(early)
+	}
+	return r, nil
+}
+
+// replica returns the shard's replica, or keeps the report for its start.
+func (h *Host) replica(shardID uint64, l Leader) *Replica {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.replicas[shardID]
+	if r == nil {
+		h.early[shardID] = l
+	}
+	return r
+}
+
+// dispatch hands dragonboat's reports to the replicas.
+func (h *Host) dispatch() {
+	defer h.wg.Done()
+	for {
+		select {
+		case <-h.stop:
+			return
+		case <-h.events.ready:
+		}
+		for _, i := range h.events.take() {
+			l := Leader{ReplicaID: i.LeaderID, Term: i.Term}
+			if r := h.replica(i.ShardID, l); r != nil {
+				r.leaderUpdated(l)
+			}
+		}
+	}
+}
+
+// tick gives every leader's memory its clock.
+func (h *Host) tick() {
+	defer h.wg.Done()
+	t := time.NewTicker(h.cfg.Tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-h.stop:
+			return
+		case <-t.C:
+		}
+		h.mu.Lock()
+		replicas := make([]*Replica, 0, len(h.replicas))
+		for _, r := range h.replicas {
+			replicas = append(replicas, r)
+		}
+		h.mu.Unlock()
+		for _, r := range replicas {
+			r.tick()
+		}
+	}
+}
+
+// TransferLeadership asks the shard's leader to hand over to a replica. It does
+// not wait.
+func (h *Host) TransferLeadership(shardID, replicaID uint64) error {
+	return h.nh.RequestLeaderTransfer(shardID, replicaID)
+}
+
+// Snapshot makes the shard's replica record a snapshot now, after which its log
+// is truncated down to keep entries.
+func (h *Host) Snapshot(ctx context.Context, shardID, keep uint64) error {
+	_, err := h.nh.SyncRequestSnapshot(ctx, shardID, dragonboat.SnapshotOption{
+		OverrideCompactionOverhead: true,
+		CompactionOverhead:         keep,
+	})
+	return err
+}
+
+// Close stops all replicas and closes the log. Calls that wait get ErrStopped or
+// ErrTimeout.
+func (h *Host) Close() {
+	close(h.stop)
+	h.wg.Wait()
+	h.mu.Lock()
+	replicas := h.replicas
+	h.replicas = nil
+	h.mu.Unlock()
+	for _, r := range replicas {
+		r.close()
+	}
+	h.nh.Close()
+}
+
+// eventQueue collects dragonboat's reports. Its callback never blocks and never
+// calls dragonboat: a slow one would stall Raft, a calling one can deadlock.
+type eventQueue struct {
+	ready chan struct{}
+
+	mu sync.Mutex
+	// reports is protected by mu.
+	reports []raftio.LeaderInfo
+}
+
+var _ raftio.IRaftEventListener = (*eventQueue)(nil)
+
+func newEventQueue() *eventQueue { return &eventQueue{ready: make(chan struct{}, 1)} }
+
+// LeaderUpdated queues one report.
+func (q *eventQueue) LeaderUpdated(i raftio.LeaderInfo) {
+	q.mu.Lock()
+	q.reports = append(q.reports, i)
+	q.mu.Unlock()
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (q *eventQueue) take() []raftio.LeaderInfo {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	reports := q.reports
+	q.reports = nil
+	return reports
+}

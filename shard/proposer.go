@@ -1,0 +1,325 @@
+package shard
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/lni/dragonboat/v4"
+)
+
+// The proposer turns the calls that wait into Raft entries.
+//
+//  1. Take what waits, up to maxBatchCommands and maxBatchBytes.
+//  2. Give the batch the term's next number and enter it into flight.
+//  3. Hand it to dragonboat.
+//  4. The state machine settles it when it has applied; a later batch of the
+//     term, or a begin entry above the term, that applies from the log settles
+//     it as never; dragonboat's "dropped" settles it as never.
+//  5. A batch in doubt with no successor is followed by an empty batch.
+//
+// At most maxFlight batches are under way: the bound is what makes batches, since
+// what arrives meanwhile waits and goes together. A goroutine runs only while
+// there is something to do.
+const (
+	maxFlight        = 2
+	maxBatchCommands = 4096
+	maxBatchBytes    = 4 << 20
+	// maxQueue bounds the calls that wait, etcd's bound on requests between
+	// commit and apply.
+	maxQueue = 5000
+)
+
+// flight is a batch under way.
+type flight struct {
+	batch
+	// applied is dragonboat's word on the entry; nil once it was read, or when it
+	// was never given.
+	applied chan dragonboat.RequestResult
+	state   *dragonboat.RequestState
+	// doubt is set when dragonboat gave up on the entry without knowing.
+	doubt bool
+}
+
+// Propose puts one command through the log and returns its result. Errors:
+// ErrNotLeader, ErrNotApplied, ErrTooManyRequests and ErrRequestTooLarge say
+// that it never will apply; a context's error and ErrTimeout that it may; any
+// other error is the machine's rejection.
+func (r *Replica) Propose(ctx context.Context, kind Kind, payload []byte) (any, error) {
+	if len(payload) > MaxPayload {
+		return nil, ErrRequestTooLarge
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	done := make(chan outcome, 1)
+	c := &call{kind: kind, payload: payload, settled: func(o outcome) { done <- o }}
+	if err := r.submit(c); err != nil {
+		return nil, err
+	}
+	select {
+	case o := <-done:
+		return o.result, o.err
+	case <-ctx.Done():
+		c.abandoned.Store(true)
+		return nil, context.Cause(ctx)
+	}
+}
+
+// ProposeLater queues a command whose payload fill makes when it leaves the
+// queue, or withdraws by returning false. settled is called exactly once if
+// ProposeLater returns nil; it must not block and must not call the replica.
+func (r *Replica) ProposeLater(kind Kind, fill func() ([]byte, bool), settled func(result any, err error)) error {
+	return r.submit(&call{kind: kind, fill: fill, settled: func(o outcome) { settled(o.result, o.err) }})
+}
+
+func (r *Replica) submit(c *call) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.closed:
+		return ErrStopped
+	case r.serving == 0:
+		return ErrNotLeader
+	case len(r.queue) >= maxQueue:
+		return ErrTooManyRequests
+	}
+	r.queue = append(r.queue, c)
+	if !r.proposing {
+		r.proposing = true
+		r.wg.Add(1)
+		go r.proposer()
+	} else if len(r.queue) == 1 {
+		r.wake()
+	}
+	return nil
+}
+
+// proposer runs until nothing waits and nothing is under way.
+func (r *Replica) proposer() {
+	defer r.wg.Done()
+	for {
+		r.mu.Lock()
+		term := r.serving
+		switch {
+		case term != 0 && len(r.flight) < maxFlight && len(r.queue) > 0:
+			calls := r.takeLocked()
+			r.mu.Unlock()
+			r.send(term, calls)
+		case term != 0 && r.needsSuccessorLocked(term):
+			r.mu.Unlock()
+			r.send(term, nil)
+		case len(r.flight) == 0 && len(r.queue) == 0, r.closed:
+			r.proposing = false
+			r.mu.Unlock()
+			return
+		default:
+			waiting := r.waitingLocked()
+			r.mu.Unlock()
+			r.await(waiting)
+		}
+	}
+}
+
+// takeLocked removes the calls of the next batch from the queue. r.mu must be
+// held.
+func (r *Replica) takeLocked() []*call {
+	n, size := 0, 0
+	for n < len(r.queue) && n < maxBatchCommands && (n == 0 || size+len(r.queue[n].payload) <= maxBatchBytes) {
+		size += len(r.queue[n].payload)
+		n++
+	}
+	calls := make([]*call, n)
+	copy(calls, r.queue)
+	rest := copy(r.queue, r.queue[n:])
+	clear(r.queue[rest:])
+	r.queue = r.queue[:rest]
+	return calls
+}
+
+// needsSuccessorLocked reports whether the newest batch of the term is in doubt.
+// r.mu must be held.
+func (r *Replica) needsSuccessorLocked(term uint64) bool {
+	if len(r.flight) == 0 {
+		return false
+	}
+	last := r.flight[len(r.flight)-1]
+	return last.term == term && last.doubt
+}
+
+// send proposes calls as one batch of the term. Calls that nobody waits for any
+// more, or that withdraw, are left out.
+func (r *Replica) send(term uint64, calls []*call) {
+	wanted := len(calls) > 0
+	calls, body := r.encode(calls)
+	if wanted && len(calls) == 0 {
+		return
+	}
+	f := &flight{batch: batch{term: term, calls: calls}}
+	r.mu.Lock()
+	if r.serving != term {
+		r.mu.Unlock()
+		f.settle(ErrNotLeader)
+		return
+	}
+	r.number++
+	f.number = r.number
+	r.flight = append(r.flight, f)
+	r.mu.Unlock()
+	entry := appendBatchHeader(make([]byte, 0, len(body)+32), batchHeader{term, f.number, uint64(len(calls))})
+	rs, err := r.nh.Propose(r.session, append(entry, body...), r.host.attempt())
+	r.mu.Lock()
+	if err == nil {
+		f.state, f.applied = rs, rs.AppliedC()
+		r.mu.Unlock()
+		return
+	}
+	r.dropLocked(f)
+	r.mu.Unlock()
+	f.settle(ErrNotApplied)
+	r.log.Debug("batch refused", slog.Uint64("shard", r.shardID), slog.Any("error", err))
+}
+
+// encode returns the calls that are still wanted and their commands.
+func (r *Replica) encode(calls []*call) ([]*call, []byte) {
+	size := 0
+	for _, c := range calls {
+		size += len(c.payload) + 24
+	}
+	body := make([]byte, 0, size)
+	kept := calls[:0]
+	for _, c := range calls {
+		if c.abandoned.Load() {
+			c.settled(outcome{err: ErrNotApplied})
+			continue
+		}
+		payload := c.payload
+		if c.fill != nil {
+			var ok bool
+			if payload, ok = c.fill(); !ok {
+				c.settled(outcome{err: ErrNotApplied})
+				continue
+			}
+		}
+		body = appendCommand(body, Command{ID: r.host.nextID(), Kind: c.kind, Payload: payload})
+		kept = append(kept, c)
+	}
+	return kept, body
+}
+
+// waitingLocked returns the batches that dragonboat has still to speak of.
+// r.mu must be held.
+func (r *Replica) waitingLocked() [maxFlight]*flight {
+	var w [maxFlight]*flight
+	n := 0
+	for _, f := range r.flight {
+		if f.applied != nil && n < maxFlight {
+			w[n] = f
+			n++
+		}
+	}
+	return w
+}
+
+// await waits until the proposer has something to look at.
+func (r *Replica) await(waiting [maxFlight]*flight) {
+	var applied [maxFlight]chan dragonboat.RequestResult
+	for i, f := range waiting {
+		if f != nil {
+			applied[i] = f.applied
+		}
+	}
+	select {
+	case <-r.kick:
+	case result := <-applied[0]:
+		r.reported(waiting[0], result)
+	case result := <-applied[1]:
+		r.reported(waiting[1], result)
+	}
+}
+
+// reported takes dragonboat's word on a batch. What applied has been settled by
+// the state machine before; a batch that completed and is still in flight was
+// turned away there.
+func (r *Replica) reported(f *flight, result dragonboat.RequestResult) {
+	f.state.Release()
+	r.mu.Lock()
+	f.applied, f.state = nil, nil
+	never := result.Completed() || result.Dropped()
+	if never {
+		never = r.dropLocked(f)
+	} else {
+		f.doubt = true
+	}
+	r.mu.Unlock()
+	if never {
+		f.settle(ErrNotApplied)
+	}
+}
+
+// dropLocked takes f out of flight and reports whether it was there. r.mu must
+// be held.
+func (r *Replica) dropLocked(f *flight) bool {
+	for i, g := range r.flight {
+		if g == f {
+			r.flight = append(r.flight[:i], r.flight[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// arrived takes the batch out of flight and returns its calls, or nil when
+// nobody on this node waits for it. The state machine calls it when it accepts
+// the batch.
+func (r *Replica) arrived(term, number uint64) []*call {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, f := range r.flight {
+		if f.term == term && f.number == number {
+			r.flight = append(r.flight[:i], r.flight[i+1:]...)
+			r.wake()
+			return f.calls
+		}
+	}
+	return nil
+}
+
+// passed settles as never applied the batches that the log has now passed: those
+// of earlier terms, and those of the term with a lower number.
+func (r *Replica) passed(term, number uint64, done []settlement) []settlement {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kept := r.flight[:0]
+	for _, f := range r.flight {
+		if f.term > term || f.term == term && f.number >= number {
+			kept = append(kept, f)
+			continue
+		}
+		for _, c := range f.calls {
+			done = append(done, settlement{c, outcome{err: ErrNotApplied}})
+		}
+	}
+	if len(kept) != len(r.flight) {
+		r.wake()
+	}
+	clear(r.flight[len(kept):])
+	r.flight = kept
+	return done
+}
+
+// lost settles everything under way as of unknown outcome.
+func (r *Replica) lost() {
+	r.mu.Lock()
+	flights := r.flight
+	r.flight = nil
+	r.mu.Unlock()
+	for _, f := range flights {
+		f.settle(ErrTimeout)
+	}
+	r.wake()
+}
+
+// attempt is how long dragonboat keeps a proposal or a read before it gives up
+// on it: it drops both silently when the leader changes.
+func (h *Host) attempt() time.Duration { return 2 * h.cfg.Tick * time.Duration(h.cfg.ElectionTicks) }

@@ -1,0 +1,61 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lni/dragonboat/v4/logger"
+)
+
+// dragonboat has one logger a process. It writes to the logger of the host that
+// was opened last.
+var (
+	raftLogOnce sync.Once
+	raftLog     atomic.Pointer[slog.Logger]
+)
+
+// setRaftLogger routes dragonboat's log to l.
+func setRaftLogger(l *slog.Logger) {
+	raftLog.Store(l)
+	raftLogOnce.Do(func() {
+		logger.SetLoggerFactory(func(pkg string) logger.ILogger { return raftLogger{pkg} })
+	})
+}
+
+// raftLogger passes one package's messages on, each one level lower than
+// dragonboat calls it: its warnings are routine in an election. Panicf panics,
+// as dragonboat relies on.
+type raftLogger struct{ pkg string }
+
+// SetLevel does nothing: slog's handler decides.
+func (raftLogger) SetLevel(logger.LogLevel) {}
+
+// Debugf drops the message.
+func (raftLogger) Debugf(string, ...any) {}
+
+// Infof logs at a level below debug.
+func (g raftLogger) Infof(format string, args ...any) { g.log(slog.LevelDebug-4, format, args) }
+
+// Warningf logs at debug level.
+func (g raftLogger) Warningf(format string, args ...any) { g.log(slog.LevelDebug, format, args) }
+
+// Errorf logs at warning level.
+func (g raftLogger) Errorf(format string, args ...any) { g.log(slog.LevelWarn, format, args) }
+
+// Panicf logs at error level and panics.
+func (g raftLogger) Panicf(format string, args ...any) {
+	g.log(slog.LevelError, format, args)
+	panic(fmt.Sprintf(format, args...)) //nolint:forbidigo // dragonboat counts on it that Panicf does not return
+}
+
+func (g raftLogger) log(level slog.Level, format string, args []any) {
+	l := raftLog.Load()
+	ctx := context.Background()
+	if l == nil || !l.Enabled(ctx, level) {
+		return
+	}
+	l.LogAttrs(ctx, level, "raft", slog.String("package", g.pkg), slog.String("text", fmt.Sprintf(format, args...)))
+}

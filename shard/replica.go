@@ -1,0 +1,173 @@
+package shard
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/lni/dragonboat/v4"
+	"github.com/lni/dragonboat/v4/client"
+)
+
+// Replica is this node's member of one shard: the road to its leader's log, the
+// proof that it leads, and what is known of the leader. Methods may be called
+// from any goroutine.
+type Replica struct {
+	shardID   uint64
+	replicaID uint64
+	prefix    []byte
+	host      *Host
+	nh        *dragonboat.NodeHost
+	session   *client.Session
+	machine   Machine
+	leads     Leadership
+	syncer    *Syncer
+	fs        vfs.FS
+	tempDir   string
+	log       *slog.Logger
+
+	// wg counts the goroutines that the replica started.
+	wg sync.WaitGroup
+	// leadMu orders the calls of leads. It is taken before mu.
+	leadMu sync.Mutex
+	// kick wakes the proposer.
+	kick chan struct{}
+
+	mu sync.Mutex
+	// The fields below are protected by mu.
+
+	closed bool
+	// known is the leader that dragonboat reported last.
+	known Leader
+	// beginning is the term for which a goroutine is proposing a begin entry.
+	beginning uint64
+	// serving is the term in which this replica serves as leader, or 0.
+	// Invariant: the replica has applied Begin(serving) from the log.
+	serving uint64
+	// applied is the progress of the state.
+	applied progress
+	// number is the last batch number used in the term served.
+	number uint64
+	// queue holds the calls that wait for a place in a batch, oldest first.
+	queue []*call
+	// flight holds the batches that were given to dragonboat and are not
+	// settled, in the order of their numbers.
+	flight []*flight
+	// proposing is true while the proposer's goroutine runs.
+	proposing bool
+	// rounds are the confirmations of leadership under way.
+	rounds rounds
+	// changed is closed, and replaced, when known, serving, applied.term or
+	// closed changes.
+	changed chan struct{}
+}
+
+// Leader says who leads a shard, as far as a node knows.
+type Leader struct {
+	// ReplicaID is the leader's replica, or 0 while there is none.
+	ReplicaID uint64
+	// Term is the Raft term.
+	Term uint64
+}
+
+// ShardID returns the shard's id.
+func (r *Replica) ShardID() uint64 { return r.shardID }
+
+// ReplicaID returns the id of this member.
+func (r *Replica) ReplicaID() uint64 { return r.replicaID }
+
+// Leader returns the leader that this node knows. It is a belief, no proof.
+func (r *Replica) Leader() Leader {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known
+}
+
+// Serving returns the term in which this replica serves as leader, or 0.
+func (r *Replica) Serving() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.serving
+}
+
+// Applied returns the Raft index up to which the state has applied.
+func (r *Replica) Applied() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.applied.index
+}
+
+// AwaitServing waits until this replica serves as leader.
+func (r *Replica) AwaitServing(ctx context.Context) error {
+	for {
+		r.mu.Lock()
+		serving, closed, changed := r.serving, r.closed, r.changed
+		r.mu.Unlock()
+		switch {
+		case closed:
+			return ErrStopped
+		case serving != 0:
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// notifyLocked wakes all who wait for a change. r.mu must be held.
+func (r *Replica) notifyLocked() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// wake makes the proposer look again.
+func (r *Replica) wake() {
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+// opened takes over the progress that the state was opened with.
+func (r *Replica) opened(p progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.applied = p
+}
+
+// advanced takes over the progress after a run of entries.
+func (r *Replica) advanced(p progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	begun := p.term != r.applied.term
+	r.applied = p
+	if begun {
+		r.notifyLocked()
+	}
+}
+
+// jumped takes over the progress of a state that came as a snapshot. The
+// replica can't lead in the term it led before: it was behind.
+func (r *Replica) jumped(p progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.applied = p
+	r.notifyLocked()
+}
+
+// close ends the replica's own work; dragonboat has stopped calling it or is
+// about to.
+func (r *Replica) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.notifyLocked()
+	r.mu.Unlock()
+	r.stepDown(ErrStopped)
+	r.lost()
+	r.wake()
+	r.wg.Wait()
+}
