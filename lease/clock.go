@@ -11,7 +11,7 @@ const (
 	// graceTicks is for how long nothing ends after a late firing.
 	graceTicks = 3
 	// minAgingTicks bounds how small a remainder is worth logging.
-	minAgingTicks = 10
+	minAgingTicks = 5
 )
 
 // Standing is what a renewal found.
@@ -220,7 +220,7 @@ func (c *Clock) Due(limit int) []int64 {
 		if t == nil {
 			break
 		}
-		if t.deadline > c.time {
+		if t.deadline > t.slots[slotEnd].at {
 			c.ends.postpone(t, t.deadline)
 			continue
 		}
@@ -250,7 +250,7 @@ func (c *Clock) Ending(id int64) bool {
 }
 
 // AgingDue returns up to limit leases that should be logged as aging: silent for
-// half their TTL, and again each time what remains has halved, down to ten
+// half their TTL, and again each time what remains has halved, down to five
 // ticks. From here on they count as aged, for the caller proposes the remainders.
 // During a grace there are none.
 func (c *Clock) AgingDue(limit int) []Aging {
@@ -263,7 +263,7 @@ func (c *Clock) AgingDue(limit int) []Aging {
 		if t == nil {
 			break
 		}
-		if at := t.deadline - t.ageAt; at > c.time {
+		if at := t.deadline - t.ageAt; at > t.slots[slotAge].at {
 			c.ages.postpone(t, at)
 			continue
 		}
