@@ -1,0 +1,2 @@
+// Package mvcc is the versioned keys of one replica.
+package mvcc

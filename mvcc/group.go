@@ -1,0 +1,204 @@
+package mvcc
+
+import (
+	"fmt"
+
+	"github.com/latchkey-db/latchkey/internal/invariant"
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// Group is the watchers of one client stream. They share one wake-up: whoever
+// serves the stream waits for Ready, then calls Poll until it has nothing.
+// Ready and Poll are for one goroutine; the rest may be called by anybody.
+type Group struct {
+	s *Store
+	// wake has room for one signal.
+	wake chan struct{}
+
+	// hub.mu guards all below.
+
+	watchers map[int64]*watcher
+	// ready lists the watchers for which Poll has something to do, in turn.
+	ready []*watcher
+	// behind is the number of watchers that have not been handed everything up
+	// to the store's revision.
+	behind int
+	// future holds the watchers whose start had not been reached when last
+	// looked at.
+	future map[*watcher]struct{}
+	closed bool
+}
+
+// NewGroup returns a group without watchers.
+func (s *Store) NewGroup() *Group {
+	g := &Group{s: s, wake: make(chan struct{}, 1), watchers: make(map[int64]*watcher)}
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.hub.groups[g] = struct{}{}
+	return g
+}
+
+// Add starts a watcher, under an id that is free in the group, and returns the
+// store's revision at that moment: the watcher will be handed every event from
+// its start on, or from the revision after that if it has no start. A negative
+// start is for the caller to refuse; here it means the beginning of history. In
+// a closed group Add does nothing.
+func (g *Group) Add(id int64, o WatchOptions) (rev int64) {
+	h := &g.s.hub
+	w := &watcher{group: g, id: id, opts: o, span: keys.FromRange(o.Key, o.End), point: len(o.End) == 0}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	rev = g.s.state.Load().rev
+	if g.closed {
+		return rev
+	}
+	if g.watchers[id] != nil {
+		invariant.Violated("watcher id %d is taken", id)
+	}
+	g.watchers[id] = w
+	switch {
+	case o.Start == 0:
+		w.next = rev + 1
+	case o.Start > rev:
+		w.next = o.Start
+		if g.future == nil {
+			g.future = make(map[*watcher]struct{})
+		}
+		g.future[w] = struct{}{}
+	default:
+		w.lagLocked(max(o.Start, 1))
+		return rev
+	}
+	w.syncLocked()
+	return rev
+}
+
+// Remove ends the watcher with that id and reports whether there was one. Poll
+// may be about to return a batch for it.
+func (g *Group) Remove(id int64) bool {
+	h := &g.s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w := g.watchers[id]
+	if w == nil {
+		return false
+	}
+	g.removeLocked(w)
+	return true
+}
+
+// removeLocked takes w out of everything. hub.mu must be held.
+func (g *Group) removeLocked(w *watcher) {
+	if w.set != nil {
+		g.s.hub.removeLocked(w)
+	}
+	w.state, w.queue = watcherRemoved, nil
+	if w.behind {
+		g.behind--
+	}
+	delete(g.future, w)
+	delete(g.watchers, w.id)
+}
+
+// Close removes all watchers and forgets the group.
+func (g *Group) Close() {
+	h := &g.s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g.closed = true
+	for _, w := range g.watchers {
+		g.removeLocked(w)
+	}
+	g.ready = nil
+	delete(h.groups, g)
+}
+
+// Ready returns a channel from which can be received when Poll may have
+// something. One receive stands for any number of batches.
+func (g *Group) Ready() <-chan struct{} { return g.wake }
+
+func (g *Group) signal() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Progress returns the store's revision if every watcher of the group has been
+// handed everything up to it by Poll and has started by then. It returns false
+// if not, and for a group without watchers.
+func (g *Group) Progress() (rev int64, ok bool) {
+	h := &g.s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	rev = g.s.state.Load().rev
+	for w := range g.future {
+		if w.opts.Start <= rev {
+			delete(g.future, w)
+		}
+	}
+	return rev, g.behind == 0 && len(g.future) == 0 && len(g.watchers) > 0 && g.s.loaded()
+}
+
+// Poll returns the next batch of one of the watchers, or false if there is none
+// now. Watchers take turns. Poll never waits for anything but the disk. An error
+// is a fault of storage.
+func (g *Group) Poll() (WatchBatch, bool, error) {
+	h := &g.s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for len(g.ready) > 0 && g.s.loaded() {
+		w := g.ready[0]
+		g.ready[0] = nil
+		g.ready = g.ready[1:]
+		w.listed = false
+		if w.state == watcherRemoved {
+			continue
+		}
+		b, ok, err := g.pollLocked(w)
+		if w.state != watcherRemoved {
+			w.settleLocked()
+		}
+		if ok || err != nil {
+			return b, ok, err
+		}
+	}
+	return WatchBatch{}, false, nil
+}
+
+// pollLocked returns the next batch of w, if there is one. hub.mu must be held;
+// it is released while history is read.
+func (g *Group) pollLocked(w *watcher) (WatchBatch, bool, error) {
+	if len(w.queue) > 0 {
+		return w.takeLocked(), true, nil
+	}
+	if w.state != watcherLagging {
+		return WatchBatch{}, false, nil
+	}
+	st := g.s.pin()
+	defer st.unpin()
+	if w.next < st.compact {
+		w.state = watcherEnded
+		return WatchBatch{ID: w.id, CompactRev: st.compact}, true, nil
+	}
+	c := catchUp{s: g.s, st: st, w: w, from: w.next}
+	if w.next <= st.rev {
+		g.s.hub.mu.Unlock()
+		err := c.run()
+		g.s.hub.mu.Lock()
+		if g.s.generation.Load() != st.generation || w.state == watcherRemoved {
+			return WatchBatch{}, false, nil
+		}
+		if err != nil {
+			return WatchBatch{}, false, fmt.Errorf("read history of [%q, %q) from %d: %w", w.opts.Key, w.opts.End, w.next, err)
+		}
+		w.next = c.from
+	}
+	if w.next > g.s.state.Load().rev {
+		w.syncLocked()
+	}
+	return WatchBatch{ID: w.id, Events: c.events, Rev: st.rev}, len(c.events) > 0, nil
+}
+
+// loaded reports whether the state is that of the content in Pebble.
+func (s *Store) loaded() bool { return s.state.Load().generation == s.generation.Load() }

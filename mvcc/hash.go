@@ -1,0 +1,93 @@
+package mvcc
+
+import (
+	"fmt"
+	"hash"
+	"hash/crc32"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// castagnoli is the polynomial of all hashes.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// HashKV hashes the versions up to revision rev, or up to the newest for 0,
+// that a store compacted where this one is must retain. Replicas with equal
+// content agree on it, however far their sweeping is. It returns the revision it
+// hashed up to and the compaction revision. It returns ErrCompacted,
+// ErrFutureRev, ErrReplaced or a fault of storage.
+func (v *View) HashKV(rev int64) (sum uint32, compactRev, hashRev int64, err error) {
+	switch {
+	case rev > v.rev:
+		return 0, 0, 0, ErrFutureRev
+	case rev > 0 && rev < v.compact:
+		return 0, 0, 0, ErrCompacted
+	case rev <= 0:
+		rev = v.rev
+	}
+	h := crc32.New(castagnoli)
+	if err := v.settle(v.hashVersions(h, rev)); err != nil {
+		return 0, 0, 0, fmt.Errorf("hash versions: %w", err)
+	}
+	return h.Sum32(), v.compact, rev, nil
+}
+
+// Hash hashes the whole state: the retained versions, the revision and the
+// compaction revision.
+func (v *View) Hash() (uint32, error) {
+	h := crc32.New(castagnoli)
+	if err := v.settle(v.hashVersions(h, v.rev)); err != nil {
+		return 0, fmt.Errorf("hash versions: %w", err)
+	}
+	write(h, keys.AppendInt64(keys.AppendInt64(nil, v.rev), v.compact))
+	return h.Sum32(), nil
+}
+
+// write feeds b to h, which never fails.
+func write(h hash.Hash32, b []byte) { _, _ = h.Write(b) }
+
+// hashVersions feeds the retained versions up to rev to h, in key order and
+// newest first.
+func (v *View) hashVersions(h hash.Hash32, rev int64) (err error) {
+	l := v.layout
+	iter, err := v.db.NewIter(&pebble.IterOptions{LowerBound: l.start(spaceVersions), UpperBound: l.end(spaceVersions)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = closeAfter(iter, err) }()
+	var key, head []byte
+	done := false // with the current key
+	for ok := iter.First(); ok; ok = iter.Next() {
+		k := iter.Key()
+		if string(head) != string(k[:len(k)-stampLen]) {
+			head, done = append(head[:0], k[:len(k)-stampLen]...), false
+		}
+		var at stamp
+		if key, _, at, err = l.splitVersion(key[:0], k); err != nil {
+			return err
+		}
+		if done || at.rev > rev {
+			continue
+		}
+		b, err := iter.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if at.rev <= v.compact {
+			// The newest up to the compaction revision, and what else happened
+			// at that revision, is retained; a tombstone only at it.
+			if at.rev < v.compact {
+				done = true
+			}
+			if at.rev < v.compact && len(b) == 1 {
+				continue
+			}
+		}
+		write(h, k[len(l.prefix):])
+		write(h, b)
+		done = done || at.rev < v.compact
+	}
+	return iter.Error()
+}

@@ -1,0 +1,95 @@
+package mvcc
+
+import (
+	"bytes"
+	"cmp"
+
+	"github.com/tidwall/btree"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+const (
+	// inlineValue is the length in bytes up to which the values of current keys
+	// stay in memory: holders of locks write an address or nothing at all.
+	inlineValue = 64
+	// versionOverhead is what a version counts beside its key and value, in
+	// bytes. It stands for both storage keys and the record's head.
+	versionOverhead = 48
+)
+
+// item is one version of a key. It is immutable once it is in a tree.
+type item struct {
+	// key is shared by the versions of one key and by answers.
+	key []byte
+	// value is the value where it is kept in memory. Invariant: it is nil or
+	// has size bytes.
+	value                       []byte
+	create, mod, version, lease int64
+	// size is the length of the value.
+	size int32
+	sub  uint32
+	// dead marks a tombstone; trees never hold one.
+	dead bool
+}
+
+func (it *item) stamp() stamp { return stamp{it.mod, it.sub} }
+
+// bytes is the logical size of the version.
+func (it *item) bytes() int64 { return int64(len(it.key)) + int64(it.size) + versionOverhead }
+
+// fill sets kv to the version without its value. kv shares the key.
+func (it *item) fill(kv *mvccpb.KeyValue) {
+	kv.Key = it.key
+	kv.ModRevision = it.mod
+	if it.dead {
+		return
+	}
+	kv.CreateRevision = it.create
+	kv.Version = it.version
+	kv.Lease = it.lease
+}
+
+// tree holds the current version of each key, in key order.
+type tree = btree.BTreeG[*item]
+
+// birth is the beginning of a living key's life. It is immutable.
+type birth struct {
+	key    []byte
+	create int64
+	// dir is the length of the key's directory.
+	dir int
+}
+
+func (b *birth) directory() []byte { return b.key[:b.dir] }
+
+// birthTree holds the birth of each current key, ordered by directory, create
+// revision and key.
+type birthTree = btree.BTreeG[*birth]
+
+// treeDegree balances the copying of nodes that each applied batch causes
+// against the depth of the trees.
+const treeDegree = 16
+
+func newTree() *tree {
+	return btree.NewBTreeGOptions(func(a, b *item) bool {
+		return bytes.Compare(a.key, b.key) < 0
+	}, btree.Options{Degree: treeDegree, NoLocks: true})
+}
+
+func newBirthTree() *birthTree {
+	return btree.NewBTreeGOptions(func(a, b *birth) bool {
+		if c := bytes.Compare(a.directory(), b.directory()); c != 0 {
+			return c < 0
+		}
+		if c := cmp.Compare(a.create, b.create); c != 0 {
+			return c < 0
+		}
+		return bytes.Compare(a.key, b.key) < 0
+	}, btree.Options{Degree: treeDegree, NoLocks: true})
+}
+
+func newBirth(it *item) *birth {
+	return &birth{key: it.key, create: it.create, dir: len(keys.Directory(it.key))}
+}

@@ -1,0 +1,230 @@
+package mvcc
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// The sub-prefixes below the store's own prefix. Others belong to others.
+const (
+	spaceVersions = 'k'
+	spaceHistory  = 'h'
+	spaceMeta     = 'm'
+)
+
+// stampLen is the length of a revision and a sub in a storage key.
+const stampLen = 8 + 4
+
+// maxSub is the highest sub a version can have.
+const maxSub = 1<<32 - 1
+
+// layout composes and splits the store's keys in Pebble. It is immutable.
+type layout struct {
+	// prefix is what all keys of the store begin with.
+	prefix []byte
+}
+
+// start and end bound one space.
+func (l layout) start(space byte) []byte { return append(slices.Clip(l.prefix), space) }
+func (l layout) end(space byte) []byte   { return append(slices.Clip(l.prefix), space+1) }
+
+func (l layout) meta(name string) []byte { return append(l.start(spaceMeta), name...) }
+
+// versionLen is the length of the storage key of one version of key.
+func (l layout) versionLen(key []byte) int {
+	return len(l.prefix) + 1 + keys.EscapedLen(key) + stampLen
+}
+
+// appendVersions appends what the storage keys of all versions of key share.
+func (l layout) appendVersions(dst, key []byte) []byte {
+	dst = append(dst, l.prefix...)
+	dst = append(dst, spaceVersions)
+	return keys.AppendEscaped(dst, key)
+}
+
+// appendVersion appends the storage key of one version. Versions of one key
+// sort newest first.
+func (l layout) appendVersion(dst, key []byte, rev int64, sub uint32) []byte {
+	dst = l.appendVersions(dst, key)
+	dst = keys.AppendInt64Desc(dst, rev)
+	return keys.AppendUint32Desc(dst, sub)
+}
+
+// splitVersion splits a storage key of the version space. It appends the key to
+// dst; head is the part of k that all versions of that key share.
+func (l layout) splitVersion(dst, k []byte) (key, head []byte, at stamp, err error) {
+	body := k[len(l.prefix)+1:]
+	key, rest, err := keys.Unescape(dst, body)
+	if err != nil || len(rest) != stampLen {
+		return nil, nil, stamp{}, fmt.Errorf("split version key %x: %w", k, ErrCorrupt)
+	}
+	return key, k[:len(k)-stampLen], stampDesc(rest), nil
+}
+
+// stampDesc reads the stamp of a version key; b has stampLen bytes.
+func stampDesc(b []byte) stamp {
+	rev, b, err1 := keys.CutInt64Desc(b)
+	sub, _, err2 := keys.CutUint32Desc(b)
+	if err1 != nil || err2 != nil {
+		return stamp{}
+	}
+	return stamp{rev, sub}
+}
+
+func (l layout) historyLen() int { return len(l.prefix) + 1 + stampLen }
+
+func (l layout) appendHistory(dst []byte, at stamp) []byte {
+	dst = append(dst, l.prefix...)
+	dst = append(dst, spaceHistory)
+	dst = keys.AppendInt64(dst, at.rev)
+	return keys.AppendUint32(dst, at.sub)
+}
+
+// splitHistory reads the stamp of a storage key of the history space.
+func (l layout) splitHistory(k []byte) (stamp, error) {
+	rev, rest, err1 := keys.CutInt64(k[len(l.prefix)+1:])
+	sub, rest, err2 := keys.CutUint32(rest)
+	if err1 != nil || err2 != nil || len(rest) != 0 {
+		return stamp{}, fmt.Errorf("split history key %x: %w", k, ErrCorrupt)
+	}
+	return stamp{rev, sub}, nil
+}
+
+// stamp is the place of one version in the order of all changes.
+type stamp struct {
+	rev int64
+	sub uint32
+}
+
+func (a stamp) before(b stamp) bool { return a.rev < b.rev || a.rev == b.rev && a.sub < b.sub }
+
+// Kinds of records.
+const (
+	kindPut       = 1
+	kindTombstone = 2
+)
+
+// record is what is stored for one version, beside what its key says.
+type record struct {
+	dead                   bool
+	create, version, lease int64
+	// value may alias the buffer that the record was decoded from.
+	value []byte
+}
+
+func recordLen(it *item) int {
+	if it.dead {
+		return 1
+	}
+	return 1 + uvarintLen(uint64(it.create)) + uvarintLen(uint64(it.version)) + varintLen(it.lease) + int(it.size)
+}
+
+// appendRecord appends the record of version it, whose value is value.
+func appendRecord(dst []byte, it *item, value []byte) []byte {
+	if it.dead {
+		return append(dst, kindTombstone)
+	}
+	dst = append(dst, kindPut)
+	dst = binary.AppendUvarint(dst, uint64(it.create))
+	dst = binary.AppendUvarint(dst, uint64(it.version))
+	dst = binary.AppendVarint(dst, it.lease)
+	return append(dst, value...)
+}
+
+func decodeRecord(b []byte) (record, error) {
+	switch {
+	case len(b) == 1 && b[0] == kindTombstone:
+		return record{dead: true}, nil
+	case len(b) == 0 || b[0] != kindPut:
+		return record{}, fmt.Errorf("decode record of %d bytes: %w", len(b), ErrCorrupt)
+	}
+	b = b[1:]
+	create, n1 := binary.Uvarint(b)
+	if n1 <= 0 {
+		return record{}, fmt.Errorf("decode create revision: %w", ErrCorrupt)
+	}
+	version, n2 := binary.Uvarint(b[n1:])
+	if n2 <= 0 {
+		return record{}, fmt.Errorf("decode version: %w", ErrCorrupt)
+	}
+	lease, n3 := binary.Varint(b[n1+n2:])
+	if n3 <= 0 {
+		return record{}, fmt.Errorf("decode lease: %w", ErrCorrupt)
+	}
+	return record{create: int64(create), version: int64(version), lease: lease, value: b[n1+n2+n3:]}, nil
+}
+
+func uvarintLen(v uint64) int {
+	n := 1
+	for ; v >= 0x80; v >>= 7 {
+		n++
+	}
+	return n
+}
+
+func varintLen(v int64) int { return uvarintLen(uint64(v)<<1 ^ uint64(v>>63)) }
+
+// The names of the meta records. Apply writes the first, Sweep the second, so
+// that neither ever overwrites what the other has counted.
+const (
+	metaApplied = "applied"
+	metaSwept   = "swept"
+)
+
+// applied is what applying commands has brought about.
+type applied struct {
+	// rev is the newest revision.
+	rev int64
+	// compact is the compaction revision, -1 before the first.
+	// Invariant: compact <= rev.
+	compact int64
+	// added is the logical size in bytes of all versions ever written.
+	added int64
+}
+
+// swept is what Sweep has brought about.
+type swept struct {
+	// rev is the compaction revision up to which Sweep is done.
+	// Invariant: rev <= applied.compact.
+	rev int64
+	// removed is the logical size in bytes of all versions removed.
+	// Invariant: removed <= applied.added.
+	removed int64
+}
+
+func (a applied) encode() []byte {
+	b := keys.AppendInt64(nil, a.rev)
+	b = keys.AppendInt64(b, a.compact)
+	return keys.AppendInt64(b, a.added)
+}
+
+func (s swept) encode() []byte {
+	return keys.AppendInt64(keys.AppendInt64(nil, s.rev), s.removed)
+}
+
+// readMeta reads the integers of a meta record into dst. It reports whether the
+// record exists.
+func readMeta(db *pebble.DB, key []byte, dst ...*int64) (found bool, err error) {
+	b, closer, err := db.Get(key)
+	if isNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read meta %q: %w", key, err)
+	}
+	defer func() { err = closeAfter(closer, err) }()
+	for _, d := range dst {
+		if *d, b, err = keys.CutInt64(b); err != nil {
+			return false, fmt.Errorf("decode meta %q: %w", key, ErrCorrupt)
+		}
+	}
+	if len(b) != 0 {
+		return false, fmt.Errorf("decode meta %q: %d bytes too many: %w", key, len(b), ErrCorrupt)
+	}
+	return true, nil
+}

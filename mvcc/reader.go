@@ -1,0 +1,175 @@
+package mvcc
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// reader answers range requests from a pair of trees: a View's published ones,
+// or the working ones of a Writer. It belongs to one goroutine.
+type reader struct {
+	db     *pebble.DB
+	layout layout
+	cur    *tree
+	births *birthTree
+	// rev is the newest revision to be seen and compact the oldest.
+	rev, compact int64
+	// pending is what the running batch has written, nil in a View.
+	pending *pending
+
+	// Scratch: probes for searching the trees, and a storage key.
+	probe item
+	birth birth
+	buf   []byte
+}
+
+// get returns the current version of key, or nil.
+func (r *reader) get(key []byte) *item {
+	r.probe.key = key
+	it, _ := r.cur.Get(&r.probe)
+	return it
+}
+
+// rank returns the number of current keys below key. It looks at no more than
+// the logarithm of their number.
+func (r *reader) rank(key []byte, low int) int {
+	r.probe.key = key
+	high := r.cur.Len()
+	for low < high {
+		mid := int(uint(low+high) >> 1)
+		if it, _ := r.cur.GetAt(mid); r.cur.Less(it, &r.probe) {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// count returns the number of current keys in span.
+func (r *reader) count(span keys.Span) int {
+	if span.Empty() {
+		return 0
+	}
+	low := 0
+	if len(span.Start) > 0 {
+		low = r.rank(span.Start, 0)
+	}
+	if span.Unbounded() {
+		return r.cur.Len() - low
+	}
+	return r.rank(span.End, low) - low
+}
+
+// ascend calls fn for the current versions in span, in key order, until fn
+// returns false.
+func (r *reader) ascend(span keys.Span, fn func(*item) bool) {
+	if span.Empty() {
+		return
+	}
+	r.probe.key = span.Start
+	end := &item{key: span.End}
+	unbounded := span.Unbounded()
+	r.cur.Ascend(&r.probe, func(it *item) bool {
+		return (unbounded || r.cur.Less(it, end)) && fn(it)
+	})
+}
+
+// value returns the value of version it. The result must not be changed.
+func (r *reader) value(it *item) ([]byte, error) {
+	if it.value != nil || it.size == 0 {
+		return it.value, nil
+	}
+	if r.pending != nil {
+		if v, ok := r.pending.values[it]; ok {
+			return v, nil
+		}
+	}
+	r.buf = r.layout.appendVersion(r.buf[:0], it.key, it.mod, it.sub)
+	return loadValue(r.db, r.buf, it)
+}
+
+// loadValue reads the value of version it, which is stored at k.
+func loadValue(db *pebble.DB, k []byte, it *item) (value []byte, err error) {
+	b, closer, err := db.Get(k)
+	if err != nil {
+		return nil, fmt.Errorf("read value of %q at %d: %w", it.key, it.mod, err)
+	}
+	defer func() { err = closeAfter(closer, err) }()
+	rec, err := decodeRecord(b)
+	if err != nil {
+		return nil, fmt.Errorf("read value of %q at %d: %w", it.key, it.mod, err)
+	}
+	if len(rec.value) != int(it.size) {
+		return nil, fmt.Errorf("read value of %q at %d: %d bytes, not %d: %w", it.key, it.mod, len(rec.value), it.size, ErrCorrupt)
+	}
+	return slices.Clone(rec.value), nil
+}
+
+// kv returns version it with its value.
+func (r *reader) kv(it *item) (*mvccpb.KeyValue, error) {
+	kv := &mvccpb.KeyValue{}
+	it.fill(kv)
+	var err error
+	kv.Value, err = r.value(it)
+	return kv, err
+}
+
+// checkRev returns the error of reading at the requested revision rev.
+func (r *reader) checkRev(rev int64) error {
+	switch {
+	case rev > r.rev:
+		return ErrFutureRev
+	case rev > 0 && rev < r.compact:
+		return ErrCompacted
+	}
+	return nil
+}
+
+// rangeLimit returns how many versions a request needs in key order before they
+// are sorted: one more than the limit, to know whether there is more, or 0 for
+// all of them. A request without an order is cut here even if its target then
+// asks for a sort, which is etcd's behaviour.
+func rangeLimit(req *pb.RangeRequest) int {
+	inKeyOrder := req.SortOrder == pb.RangeRequest_NONE ||
+		req.SortTarget == pb.RangeRequest_KEY && req.SortOrder == pb.RangeRequest_ASCEND
+	if req.Limit <= 0 || req.Limit >= math.MaxInt32 || !inKeyOrder || hasFilters(req) {
+		return 0
+	}
+	return int(req.Limit) + 1
+}
+
+func hasFilters(req *pb.RangeRequest) bool {
+	return req.MinModRevision != 0 || req.MaxModRevision != 0 || req.MinCreateRevision != 0 || req.MaxCreateRevision != 0
+}
+
+// filtered reports whether a request's filters leave it out.
+func filtered(req *pb.RangeRequest, it *item) bool {
+	return req.MinModRevision != 0 && it.mod < req.MinModRevision ||
+		req.MaxModRevision != 0 && it.mod > req.MaxModRevision ||
+		req.MinCreateRevision != 0 && it.create < req.MinCreateRevision ||
+		req.MaxCreateRevision != 0 && it.create > req.MaxCreateRevision
+}
+
+// keyCompare returns the order of a request's results, nil for key order. VALUE
+// is not among them.
+func keyCompare(target pb.RangeRequest_SortTarget) func(a, b *item) int {
+	switch target {
+	case pb.RangeRequest_VERSION:
+		return func(a, b *item) int { return cmp.Compare(a.version, b.version) }
+	case pb.RangeRequest_CREATE:
+		return func(a, b *item) int { return cmp.Compare(a.create, b.create) }
+	case pb.RangeRequest_MOD:
+		return func(a, b *item) int { return cmp.Compare(a.mod, b.mod) }
+	case pb.RangeRequest_KEY, pb.RangeRequest_VALUE:
+	}
+	return nil
+}

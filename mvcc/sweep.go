@@ -1,0 +1,184 @@
+package mvcc
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// sweeper removes what compaction has made superfluous.
+type sweeper struct {
+	epochs epochs
+	// removed is swept.removed as of the last commit.
+	removed atomic.Int64
+	// done is swept.rev as of the last commit.
+	done atomic.Int64
+
+	// mu makes Sweep exclude itself and Reload. It guards next.
+	mu sync.Mutex
+	// next is the place in history from which to go on. Invariant: nothing is
+	// left to remove because of changes before it.
+	next stamp
+}
+
+// load takes over what Pebble says of earlier sweeps.
+func (w *sweeper) load(s swept) {
+	w.removed.Store(s.removed)
+	w.done.Store(s.rev)
+}
+
+// reset begins anew with one epoch.
+func (w *sweeper) reset(e *epoch) {
+	w.mu.Lock()
+	w.next = stamp{rev: w.done.Load()}
+	w.mu.Unlock()
+	w.epochs.mu.Lock()
+	w.epochs.list = []*epoch{e}
+	w.epochs.mu.Unlock()
+}
+
+// SweepDone reports whether everything that a compaction at rev made
+// superfluous has been removed.
+func (s *Store) SweepDone(rev int64) bool { return s.sweep.done.Load() >= rev }
+
+// Sweep removes some of the versions that compaction has made superfluous:
+// those below the compaction revision that a newer one up to it supersedes, and
+// tombstones below it. It looks at no more than limit changes and commits what
+// it removes in a batch of its own, unsynced. It reports whether nothing is left
+// to do. Versions that an open View may read stay for now; with nothing to do
+// but them it removes nothing and reports false.
+//
+// Versions at the compaction revision itself stay, superseded or not: a watch
+// from there sees every change of that revision.
+//
+// Sweep runs beside everything else except BeginReload to Reload. It may be
+// stopped by a crash at any moment.
+func (s *Store) Sweep(limit int) (done bool, err error) {
+	w := &s.sweep
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	bound := w.epochs.bound()
+	if bound > w.done.Load() {
+		r := sweepRun{s: s, bound: bound, next: w.next, batch: s.db.NewBatch()}
+		defer func() { err = closeAfter(r.batch, err) }()
+		finished, err := r.run(limit)
+		if err != nil {
+			return false, fmt.Errorf("sweep: %w", err)
+		}
+		out := swept{rev: w.done.Load(), removed: w.removed.Load() + r.removed}
+		if finished {
+			out.rev = bound
+			r.next = stamp{rev: bound}
+		}
+		if err := r.commit(out); err != nil {
+			return false, fmt.Errorf("sweep: %w", err)
+		}
+		w.load(out)
+		w.next = r.next
+	}
+	return w.done.Load() >= s.state.Load().compact, nil
+}
+
+// sweepRun is one call of Sweep.
+type sweepRun struct {
+	s     *Store
+	bound int64
+	batch *pebble.Batch
+	// next follows the last change that was dealt with.
+	next stamp
+	// removed is the logical size of the versions removed.
+	removed int64
+	buf     []byte
+}
+
+// run walks history from r.next to the bound, for at most limit changes, and
+// reports whether it got there. Each change makes the versions before it
+// superfluous, so that history leads to all there is to remove.
+func (r *sweepRun) run(limit int) (finished bool, err error) {
+	l := r.s.layout
+	history, err := r.s.db.NewIter(&pebble.IterOptions{
+		LowerBound: l.appendHistory(nil, r.next), UpperBound: l.appendHistory(nil, stamp{rev: r.bound + 1}),
+	})
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = closeAfter(history, err) }()
+	versions, err := r.s.db.NewIter(&pebble.IterOptions{LowerBound: l.start(spaceVersions), UpperBound: l.end(spaceVersions)})
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = closeAfter(versions, err) }()
+	for ok := history.First(); ok; ok = history.Next() {
+		if limit--; limit < 0 {
+			return false, nil
+		}
+		at, err := l.splitHistory(history.Key())
+		if err != nil {
+			return false, err
+		}
+		key, err := history.ValueAndErr()
+		if err != nil {
+			return false, err
+		}
+		if err := r.change(versions, key, at); err != nil {
+			return false, err
+		}
+		if at.rev < r.bound {
+			if err := r.batch.Delete(history.Key(), nil); err != nil {
+				return false, err
+			}
+		}
+		r.next = at.next()
+	}
+	return true, history.Error()
+}
+
+// next returns the lowest stamp above a.
+func (a stamp) next() stamp {
+	if a.sub == maxSub {
+		return stamp{rev: a.rev + 1}
+	}
+	return stamp{a.rev, a.sub + 1}
+}
+
+// change removes what the change of key at at makes superfluous.
+func (r *sweepRun) change(versions *pebble.Iterator, key []byte, at stamp) error {
+	r.buf = r.s.layout.appendVersion(r.buf[:0], key, at.rev, at.sub)
+	head := r.buf[:len(r.buf)-stampLen]
+	for ok := versions.SeekGE(r.buf); ok; ok = versions.Next() {
+		k := versions.Key()
+		if len(k) != len(r.buf) || !bytes.HasPrefix(k, head) {
+			break
+		}
+		v := stampDesc(k[len(head):])
+		if v.rev >= r.bound {
+			continue
+		}
+		b, err := versions.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		rec, err := decodeRecord(b)
+		if err != nil {
+			return fmt.Errorf("key %q at %d: %w", key, v.rev, err)
+		}
+		if v == at && !rec.dead {
+			continue
+		}
+		if err := r.batch.Delete(k, nil); err != nil {
+			return err
+		}
+		r.removed += newItem(key, v, rec).bytes()
+	}
+	return versions.Error()
+}
+
+func (r *sweepRun) commit(out swept) error {
+	if err := r.batch.Set(r.s.layout.meta(metaSwept), out.encode(), nil); err != nil {
+		return err
+	}
+	return r.batch.Commit(pebble.NoSync)
+}

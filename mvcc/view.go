@@ -1,0 +1,85 @@
+package mvcc
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// View reads one published state. It is for one goroutine and must be closed,
+// soon: it keeps Sweep from removing what it may read. Keys and values in its
+// answers are shared with the store and must not be changed.
+type View struct {
+	reader
+	s  *Store
+	st *state
+}
+
+// View returns the newest published state.
+func (s *Store) View() *View {
+	st := s.pin()
+	return &View{s: s, st: st, reader: reader{
+		db: s.db, layout: s.layout, cur: st.cur, births: st.births, rev: st.rev, compact: st.compact,
+	}}
+}
+
+// Close ends the use of the view. Closing it again does nothing.
+func (v *View) Close() {
+	if v.st != nil {
+		v.st.unpin()
+		v.st = nil
+	}
+}
+
+// Rev returns the newest revision of the state.
+func (v *View) Rev() int64 { return v.rev }
+
+// Compacted returns the compaction revision of the state, -1 if there was none.
+func (v *View) Compacted() int64 { return v.compact }
+
+// Len returns the number of current keys.
+func (v *View) Len() int { return v.cur.Len() }
+
+// Size returns the logical size in bytes of the retained versions.
+func (v *View) Size() int64 { return v.st.added - v.s.sweep.removed.Load() }
+
+// LiveSize returns the logical size in bytes of the current versions.
+func (v *View) LiveSize() int64 { return v.st.live }
+
+// EachLease calls fn for each current key with a lease, in key order, until fn
+// returns false. fn must not change key.
+func (v *View) EachLease(fn func(lease int64, key []byte) bool) {
+	v.cur.Scan(func(it *item) bool { return it.lease == 0 || fn(it.lease, it.key) })
+}
+
+// Range answers a range request. It returns ErrCompacted, ErrFutureRev,
+// ErrReplaced, the context's error, or a fault of storage.
+func (v *View) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+	if err := v.checkRev(req.Revision); err != nil {
+		return nil, err
+	}
+	resp, err := v.rangeKeys(ctx, req)
+	if err := v.settle(err); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// Txn answers a transaction whose taken path only reads. A write on it is the
+// caller's fault and answered with ErrEmptyOp.
+func (v *View) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	resp, err := v.txn(ctx, req)
+	if err := v.settle(err); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// settle returns what a read that ended in err amounts to: nothing that was
+// read while the content was replaced can be trusted, errors neither.
+func (v *View) settle(err error) error {
+	if v.s.generation.Load() != v.st.generation {
+		return ErrReplaced
+	}
+	return err
+}

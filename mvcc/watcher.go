@@ -1,0 +1,193 @@
+package mvcc
+
+import (
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// WatchOptions says what a watcher wants to see.
+type WatchOptions struct {
+	// Key and End name the keys by etcd's range_end rules. The watcher keeps
+	// both slices.
+	Key, End []byte
+	// Start is the first revision to see, which may be in the future; 0 means
+	// the first after the registration.
+	Start int64
+	// PrevKV asks for the versions before the events.
+	PrevKV bool
+	// NoPut and NoDelete leave out events of a kind.
+	NoPut, NoDelete bool
+}
+
+// WatchBatch is what a watcher is handed at one time.
+type WatchBatch struct {
+	// ID is the watcher's.
+	ID int64
+	// Events are ordered by revision and, within one, by operation. All events
+	// of one revision that the watcher wants come in one batch. Events are
+	// shared: nobody may change them.
+	Events []*mvccpb.Event
+	// Rev is the revision for the header: that of the events when they are live,
+	// the store's when they come from history.
+	Rev int64
+	// CompactRev, if not 0, says that history the watcher needed is compacted up
+	// to there. Nothing more will come, but the watcher keeps its id, and its
+	// group from making progress, until it is removed.
+	CompactRev int64
+}
+
+// watcherState is how a watcher gets its events.
+type watcherState uint8
+
+const (
+	// watcherSynced watchers are offered every change as it is published.
+	watcherSynced watcherState = iota
+	// watcherLagging watchers read history until they have caught up.
+	watcherLagging
+	// watcherEnded watchers have been told that they were overtaken by a
+	// compaction.
+	watcherEnded
+	// watcherRemoved watchers are no longer in their group.
+	watcherRemoved
+)
+
+const (
+	// maxQueuedBatches and maxQueuedBytes bound what is queued for one watcher.
+	// One batch is queued however large.
+	maxQueuedBatches = 128
+	maxQueuedBytes   = 1 << 20
+	// eventOverhead is what a queued event counts beside its key and value.
+	eventOverhead = 256
+)
+
+// watcher is one watch. hub.mu guards it, except what is immutable.
+type watcher struct {
+	// Immutable.
+	group *Group
+	id    int64
+	span  keys.Span
+	opts  WatchOptions
+	// point says that span is one key.
+	point bool
+
+	state watcherState
+	// min is the revision below which a synced watcher wants no events: it has
+	// had them, or they come before its start.
+	min int64
+	// next is where a lagging watcher goes on to read.
+	next int64
+	// queue holds live events, one revision in a batch. The first batch is the
+	// oldest. Invariant: all its revisions are below next while the watcher lags.
+	queue []queued
+	// bytes is the size of what is in queue.
+	bytes int
+	// listed says that the watcher is in its group's ready list.
+	listed bool
+	// behind says that it is counted in its group's number of those behind.
+	behind bool
+
+	// set and slot say where the hub has a synced watcher. set is nil if its
+	// span is empty.
+	set  *watcherSet
+	slot int
+}
+
+// queued is the events of one revision for one watcher.
+type queued struct {
+	rev    int64
+	events []*mvccpb.Event
+	bytes  int
+}
+
+// drops reports whether the watcher's filters leave out an event.
+func (w *watcher) drops(dead bool) bool {
+	if dead {
+		return w.opts.NoDelete
+	}
+	return w.opts.NoPut
+}
+
+// enqueueLocked queues e, or makes the watcher a lagging one and returns false;
+// the hub has it still. hub.mu must be held.
+func (w *watcher) enqueueLocked(e *liveEvent) bool {
+	rev := e.c.it.mod
+	size := e.bytes(w.opts.PrevKV)
+	last := len(w.queue) - 1
+	if last >= 0 && w.queue[last].rev == rev {
+		events, err := e.event(w.opts.PrevKV)
+		if err != nil {
+			w.bytes -= w.queue[last].bytes
+			w.queue = w.queue[:last]
+			w.lagLocked(rev)
+			return false
+		}
+		q := &w.queue[last]
+		q.events = append(q.events, events...)
+		q.bytes += size
+		w.bytes += size
+		return true
+	}
+	if last >= 0 && (len(w.queue) >= maxQueuedBatches || w.bytes+size > maxQueuedBytes) {
+		w.lagLocked(rev)
+		return false
+	}
+	events, err := e.event(w.opts.PrevKV)
+	if err != nil {
+		w.lagLocked(rev)
+		return false
+	}
+	w.queue = append(w.queue, queued{rev: rev, events: events, bytes: size})
+	w.bytes += size
+	w.settleLocked()
+	return true
+}
+
+// lagLocked makes the watcher one that reads history from revision next on,
+// once its queue is empty. The caller takes it out of the hub. hub.mu must be
+// held.
+func (w *watcher) lagLocked(next int64) {
+	w.state, w.next = watcherLagging, next
+	w.settleLocked()
+}
+
+// syncLocked makes the watcher, which has had everything up to the store's
+// revision, one that is offered changes from next on. hub.mu must be held.
+func (w *watcher) syncLocked() {
+	w.state, w.min = watcherSynced, w.next
+	if !w.span.Empty() {
+		w.group.s.hub.addLocked(w)
+	}
+}
+
+// settleLocked brings the group's accounts in line with the watcher's state.
+// hub.mu must be held.
+func (w *watcher) settleLocked() {
+	g := w.group
+	if behind := w.state != watcherSynced || len(w.queue) > 0; behind != w.behind {
+		w.behind = behind
+		if behind {
+			g.behind++
+		} else {
+			g.behind--
+		}
+	}
+	if !w.listed && (len(w.queue) > 0 || w.state == watcherLagging) {
+		w.listed = true
+		g.ready = append(g.ready, w)
+		g.signal()
+	}
+}
+
+// takeLocked removes the oldest batch from the queue and returns it. hub.mu must
+// be held.
+func (w *watcher) takeLocked() WatchBatch {
+	q := w.queue[0]
+	w.queue[0] = queued{}
+	w.queue = w.queue[1:]
+	w.bytes -= q.bytes
+	if len(w.queue) == 0 {
+		w.queue = nil
+	}
+	return WatchBatch{ID: w.id, Events: q.events, Rev: q.rev}
+}

@@ -1,0 +1,227 @@
+package mvcc
+
+import (
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/latchkey-db/latchkey/internal/invariant"
+)
+
+// Leases is what a Writer needs to know of leases and tells about them.
+type Leases interface {
+	// Exists reports whether there is a lease id.
+	Exists(id int64) bool
+	// Attach and Detach say that key now belongs, or no longer belongs, to
+	// lease id. key must not be changed and may be kept.
+	Attach(id int64, key []byte)
+	Detach(id int64, key []byte)
+}
+
+// Opts is how one command is to be applied.
+type Opts struct {
+	// Number is the revision the command gets if it changes something. 0 means
+	// the next one. Invariant: it is 0 or above the Writer's revision.
+	Number int64
+	// Want says that somebody waits for the answer. Without it a command that is
+	// not rejected answers nil.
+	Want bool
+}
+
+// Writer applies the commands of one batch. Its calls see what earlier ones of
+// the batch have done; readers see nothing before Publish. The order is: any
+// commands, Finish, the commit of the Pebble batch, Publish. A Writer that does
+// not get to Publish leaves the Store unusable until Reload.
+//
+// A Writer keeps the keys and values of the requests it is given, in memory and
+// in the events it publishes: the caller must not change them afterwards.
+type Writer struct {
+	reader
+	s       *Store
+	batch   *pebble.Batch
+	leases  Leases
+	pending pending
+	// added and live follow the sizes of applied.added and Store.live.
+	added, live int64
+	// changed says that Finish has something to write.
+	changed bool
+
+	// The running command: the revision it will have and its changes so far.
+	// r.rev is number as soon as there is one.
+	number int64
+	sub    uint32
+}
+
+// pending is what a batch has written so far.
+type pending struct {
+	// base is the revision that Pebble holds everything up to.
+	base int64
+	// changes are in the order of their stamps.
+	changes []change
+	// values holds the values of the batch's versions that are too long to be
+	// kept in their items.
+	values map[*item][]byte
+}
+
+// change is one step from a version of a key to the next.
+type change struct {
+	it *item
+	// prev is the key's version before the command that made the change, nil if
+	// it did not exist.
+	prev *item
+}
+
+// NewWriter returns the writer of the next batch. It writes into b, which stays
+// the caller's and may hold other things.
+func (s *Store) NewWriter(b *pebble.Batch, leases Leases) *Writer {
+	st := s.state.Load()
+	w := &Writer{s: s, batch: b, leases: leases, added: st.added, live: s.live}
+	w.pending.base = st.rev
+	w.reader = reader{
+		db: s.db, layout: s.layout, cur: s.cur, births: s.births,
+		rev: st.rev, compact: st.compact, pending: &w.pending,
+	}
+	return w
+}
+
+// Rev returns the revision that the commands so far have led to.
+func (w *Writer) Rev() int64 { return w.rev }
+
+// Compacted returns the compaction revision that the commands so far have led
+// to, -1 if there was no compaction.
+func (w *Writer) Compacted() int64 { return w.compact }
+
+// begin starts a command.
+func (w *Writer) begin(o Opts) {
+	w.sub = 0
+	w.number = w.rev + 1
+	if o.Number != 0 {
+		if o.Number <= w.rev {
+			invariant.Violated("command number %d at revision %d", o.Number, w.rev)
+		}
+		w.number = o.Number
+	}
+}
+
+// write makes it, whose stamp it sets, the newest version of its key. old is
+// the key's current version, or nil.
+func (w *Writer) write(it, old *item, value []byte) error {
+	it.mod, it.sub = w.number, w.sub
+	w.sub++
+	w.rev = w.number
+	w.changed = true
+	if !it.dead {
+		it.size = int32(len(value))
+		if len(value) <= inlineValue {
+			it.value = value
+		} else {
+			if w.pending.values == nil {
+				w.pending.values = make(map[*item][]byte)
+			}
+			w.pending.values[it] = value
+		}
+	}
+	if err := w.store(it, value); err != nil {
+		return err
+	}
+	w.pending.changes = append(w.pending.changes, change{it: it, prev: w.before(old)})
+	w.added += it.bytes()
+	w.index(it, old)
+	return nil
+}
+
+// store puts version it into the batch.
+func (w *Writer) store(it *item, value []byte) error {
+	d := w.batch.SetDeferred(w.layout.versionLen(it.key), recordLen(it))
+	w.layout.appendVersion(d.Key[:0], it.key, it.mod, it.sub)
+	appendRecord(d.Value[:0], it, value)
+	if err := d.Finish(); err != nil {
+		return err
+	}
+	d = w.batch.SetDeferred(w.layout.historyLen(), len(it.key))
+	w.layout.appendHistory(d.Key[:0], it.stamp())
+	copy(d.Value, it.key)
+	return d.Finish()
+}
+
+// before returns what a key was before the running command, given its current
+// version old.
+func (w *Writer) before(old *item) *item {
+	if old == nil || old.mod != w.number || w.sub == 1 {
+		return old
+	}
+	for _, c := range slices.Backward(w.pending.changes) {
+		if c.it == old {
+			return c.prev
+		}
+	}
+	return old
+}
+
+// index brings the trees up to version it, which follows old.
+func (w *Writer) index(it, old *item) {
+	if old != nil {
+		w.live -= old.bytes()
+	}
+	if it.dead {
+		w.cur.Delete(it)
+		w.births.Delete(newBirth(old))
+		return
+	}
+	w.live += it.bytes()
+	w.cur.Set(it)
+	if old == nil {
+		w.births.Set(newBirth(it))
+	}
+}
+
+// Compact makes rev the compaction revision. It only says so: Sweep removes
+// what is superseded. It returns ErrCompacted for a revision that is not above
+// the last compaction, ErrFutureRev for one above the newest.
+func (w *Writer) Compact(rev int64) error {
+	switch {
+	case rev <= w.compact:
+		return ErrCompacted
+	case rev > w.rev:
+		return ErrFutureRev
+	}
+	w.compact = rev
+	w.changed = true
+	return nil
+}
+
+// Finish writes what is left to write into the batch. It is called once, after
+// the last command and before the commit.
+func (w *Writer) Finish() error {
+	if !w.changed {
+		return nil
+	}
+	a := applied{rev: w.rev, compact: w.compact, added: w.added}
+	return w.batch.Set(w.layout.meta(metaApplied), a.encode(), nil)
+}
+
+// Publish makes the batch, which has been committed, visible to new Views and
+// hands its events to the watchers, at one moment.
+func (w *Writer) Publish() {
+	if !w.changed {
+		return
+	}
+	s := w.s
+	s.live = w.live
+	old := s.state.Load()
+	st := &state{
+		applied: applied{rev: w.rev, compact: w.compact, added: w.added},
+		cur:     old.cur, births: old.births, live: w.live,
+		generation: old.generation, epoch: old.epoch,
+	}
+	if len(w.pending.changes) > 0 {
+		st.cur, st.births = s.cur.Copy(), s.births.Copy()
+	}
+	if st.compact != old.compact {
+		st.epoch = &epoch{compact: st.compact}
+	}
+	s.hub.publish(w, st)
+	if st.epoch != old.epoch {
+		s.sweep.epochs.push(st.epoch)
+	}
+}
