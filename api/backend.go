@@ -43,21 +43,26 @@ type Watches interface {
 	NewWatchGroup() WatchGroup
 }
 
-// WatchGroup is the watchers of one client stream. Add, Remove and Progress may
-// run beside Ready and Poll, which one goroutine calls. Close ends all of them.
+// WatchGroup is the watchers of one client stream. One goroutine calls its
+// methods; Close ends all of the watchers.
 type WatchGroup interface {
 	// Add starts a watcher under an id that is free in the group and returns the
 	// revision for the header of its created answer.
 	Add(id int64, o mvcc.WatchOptions) (rev int64)
-	// Remove ends a watcher; it reports whether there was one.
+	// Remove ends a watcher, of which Poll then returns nothing more; it reports
+	// whether there was one.
 	Remove(id int64) bool
 	// Ready is readable when Poll may have something.
 	Ready() <-chan struct{}
 	// Poll returns the next batch of one of the watchers, or false.
 	Poll() (mvcc.WatchBatch, bool, error)
 	// Progress returns a revision up to which every watcher of the group has
-	// been handed everything, or false while one of them lags.
+	// been handed everything; false while one of them lags, starts in the future
+	// or has ended and was not removed, and where there is none.
 	Progress() (rev int64, ok bool)
+	// ProgressOf is Progress of the watcher id alone: neither a sibling that lags
+	// nor one with a future start is in its way.
+	ProgressOf(id int64) (rev int64, ok bool)
 	Close()
 }
 
@@ -83,9 +88,8 @@ type Cluster interface {
 
 // NodeStatus is what Maintenance.Status tells of this node beside its header.
 type NodeStatus struct {
-	// DBSize is the logical size in bytes of all retained versions, what the
-	// quota counts. DBSizeInUse is the size of the current versions.
-	DBSize, DBSizeInUse int64
+	// DBSizeInUse is the logical size in bytes of the current versions.
+	DBSizeInUse int64
 	// RaftIndex and RaftAppliedIndex are the system shard's, as this node knows
 	// them.
 	RaftIndex, RaftAppliedIndex uint64
@@ -94,6 +98,9 @@ type NodeStatus struct {
 // Maintenance is the node's own business: state, hashes, backup.
 type Maintenance interface {
 	Status() NodeStatus
+	// DBSize is the logical size in bytes of all retained versions, what the
+	// quota counts. It is asked for before every write, so it must be cheap.
+	DBSize() int64
 	// Revision is an issued revision that this node knows; it may lag. Lease,
 	// alarm and status headers carry it.
 	Revision() int64

@@ -1,0 +1,42 @@
+// Package api serves etcd's v3 API: the gRPC services KV, Watch, Lease,
+// Cluster, Maintenance and Auth, gRPC health, and the plain HTTP end points on
+// the same port.
+//
+// The package knows etcd's rules about requests and answers, and nothing of how
+// the keyspace is kept. What it needs from below it declares as interfaces in
+// backend.go; their implementations come in through Config.
+//
+// # The way of a request
+//
+// Every call passes, in this order:
+//
+//  1. the interceptors: recovery from panics, metrics, the log of failures,
+//     metadata (client-api-version, hasleader), and for streams the registration
+//     that lets Stop end them;
+//  2. admission (quota.go): a write that would exceed the quota raises the
+//     NOSPACE alarm and is refused, before anything else is looked at;
+//  3. validation (validate.go): what can be judged from the request alone, in
+//     the order in which etcd judges it, ending with the size it would have in
+//     etcd's log;
+//  4. the alarms that are raised: CORRUPT refuses every write, NOSPACE those
+//     that make the store grow;
+//  5. the layer below, unless the caller's context has ended meanwhile.
+//
+// The answer's header gets cluster, member and term (header.go). An error
+// becomes the status that etcd would send (errors.go), and nowhere else is a
+// status made.
+//
+// # Streams
+//
+// A stream's handler goroutine is its only sender. One goroutine more reads the
+// client's requests, because gRPC ends a blocked read only when the handler has
+// returned; Server.Stop waits for these readers. A LeaseKeepAlive stream has
+// beside them a few workers, which its handler starts and waits for.
+//
+// A watch stream does everything in its handler: it registers and removes
+// watchers, polls their batches and sends. So an answer to a create request is
+// sent before any event of that watcher, and a progress answer after every
+// event up to its revision, by the order of statements alone. Where the client
+// does not read, gRPC's flow control holds the handler, and the watchers fall
+// back to reading history when it goes on.
+package api

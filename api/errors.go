@@ -1,0 +1,122 @@
+package api
+
+import (
+	"context"
+	"errors"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Statuses that the services answer by themselves. Clients recognise etcd's
+// errors by their text, so code and text are etcd's.
+var (
+	errEmptyKey                = rpctypes.ErrGRPCEmptyKey
+	errKeyNotFound             = rpctypes.ErrGRPCKeyNotFound
+	errValueProvided           = rpctypes.ErrGRPCValueProvided
+	errLeaseProvided           = rpctypes.ErrGRPCLeaseProvided
+	errTooManyOps              = rpctypes.ErrGRPCTooManyOps
+	errDuplicateKey            = rpctypes.ErrGRPCDuplicateKey
+	errInvalidSortOption       = rpctypes.ErrGRPCInvalidSortOption
+	errInvalidClientAPIVersion = rpctypes.ErrGRPCInvalidClientAPIVersion
+	errRequestTooLarge         = rpctypes.ErrGRPCRequestTooLarge
+	errLeaseTTLTooLarge        = rpctypes.ErrGRPCLeaseTTLTooLarge
+	errNoSpace                 = rpctypes.ErrGRPCNoSpace
+	errCorrupt                 = rpctypes.ErrGRPCCorrupt
+	errNoLeader                = rpctypes.ErrGRPCNoLeader
+	errNotLeader               = rpctypes.ErrGRPCNotLeader
+	errStopped                 = rpctypes.ErrGRPCStopped
+	errWatchCanceled           = rpctypes.ErrGRPCWatchCanceled
+	errBadLeaderTransferee     = rpctypes.ErrGRPCBadLeaderTransferee
+	errAuthNotEnabled          = rpctypes.ErrGRPCAuthNotEnabled
+	errMemberBadURLs           = rpctypes.ErrGRPCMemberBadURLs
+	errMemberNotFound          = rpctypes.ErrGRPCMemberNotFound
+	errMemberNotLearner        = rpctypes.ErrGRPCMemberNotLearner
+	errPeerURLExist            = rpctypes.ErrGRPCPeerURLExist
+	errDowngradeVersionFormat  = rpctypes.ErrGRPCWrongDowngradeVersionFormat
+	errDowngradeVersionTarget  = rpctypes.ErrGRPCInvalidDowngradeTargetVersion
+
+	// etcd sends these three with code Unknown, whatever code its client library
+	// gives them.
+	errTooManyRequests        = unknown("etcdserver: too many requests")
+	errNotEnoughStartedMember = unknown("etcdserver: re-configuration failed due to not enough started members")
+	errUnknownMethod          = unknown("etcdserver: unknown method")
+
+	errStreamSort   = unimplemented("RangeStream does not support custom sort orders")
+	errStreamFilter = unimplemented("RangeStream does not support revision filters")
+	errPanic        = status.Error(codes.Internal, "latchkey: internal error")
+)
+
+// Reasons of a created answer that refuses the watch. They travel inside the
+// stream, as text.
+var (
+	reasonCompacted   = rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted)
+	reasonEmptyRange  = "mvcc: watcher range is empty"
+	reasonDuplicateID = "mvcc: duplicate watch ID provided on the WatchStream"
+)
+
+// sentinels says what a client sees of the errors of the layers below.
+var sentinels = []struct{ is, wire error }{
+	{mvcc.ErrCompacted, rpctypes.ErrGRPCCompacted},
+	{mvcc.ErrFutureRev, rpctypes.ErrGRPCFutureRev},
+	{mvcc.ErrKeyNotFound, rpctypes.ErrGRPCKeyNotFound},
+	{mvcc.ErrLeaseNotFound, rpctypes.ErrGRPCLeaseNotFound},
+	{mvcc.ErrEmptyOp, rpctypes.ErrGRPCKeyNotFound},
+	{mvcc.ErrCorrupt, rpctypes.ErrGRPCCorrupt},
+
+	{lease.ErrNotFound, rpctypes.ErrGRPCLeaseNotFound},
+	{lease.ErrExists, rpctypes.ErrGRPCLeaseExist},
+
+	{shard.ErrTimeout, rpctypes.ErrGRPCTimeout},
+	{shard.ErrNoLeader, rpctypes.ErrGRPCNoLeader},
+	{shard.ErrStopped, rpctypes.ErrGRPCStopped},
+	{shard.ErrTooManyRequests, errTooManyRequests},
+	{shard.ErrRequestTooLarge, rpctypes.ErrGRPCRequestTooLarge},
+	// The router tries again by itself. Where its time is over the client may:
+	// nothing was applied.
+	{mvcc.ErrReplaced, rpctypes.ErrGRPCLeaderChanged},
+	{shard.ErrNotLeader, rpctypes.ErrGRPCLeaderChanged},
+	{shard.ErrNotApplied, rpctypes.ErrGRPCLeaderChanged},
+}
+
+// toStatus turns an error of a layer below into what etcd would send. Context
+// errors pass untouched, gRPC makes Canceled and DeadlineExceeded of them; so
+// does what already is a status. Anything unknown is sent as Unknown.
+func toStatus(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	for _, s := range sentinels {
+		if errors.Is(err, s.is) {
+			return s.wire
+		}
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return unknown(err.Error())
+}
+
+// endOf says why the context of a stream has ended: the cause that this server
+// gave, or the context's own error.
+func endOf(ctx context.Context) error {
+	return toStatus(context.Cause(ctx))
+}
+
+// unimplemented is the answer of a call that this server knows but cannot serve.
+func unimplemented(reason string) error {
+	return status.Error(codes.Unimplemented, reason)
+}
+
+// unknown is an error that etcd sends without a code of its own.
+func unknown(text string) error {
+	return status.Error(codes.Unknown, text)
+}
+
+// text returns the message of an error as a client's library shows it.
+func text(err error) string { return rpctypes.ErrorDesc(err) }
