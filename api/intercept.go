@@ -1,0 +1,110 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"unicode/utf8"
+
+	promgrpc "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+)
+
+// interceptors are the steps that every call passes before its service.
+type interceptors struct {
+	cluster Cluster
+	streams *streams
+	metrics *promgrpc.ServerMetrics
+	log     *slog.Logger
+}
+
+// options returns the server options that install the steps. Recovery comes after
+// metrics and log, so that these see what a panic was turned into.
+func (i *interceptors) options() []grpc.ServerOption {
+	recovered := recovery.WithRecoveryHandlerContext(i.recovered)
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(
+			i.metrics.UnaryServerInterceptor(),
+			i.logUnary,
+			recovery.UnaryServerInterceptor(recovered),
+			i.admitUnary,
+		),
+		grpc.ChainStreamInterceptor(
+			i.metrics.StreamServerInterceptor(),
+			i.logStream,
+			recovery.StreamServerInterceptor(recovered),
+			i.admitStream,
+		),
+	}
+}
+
+// recovered is told of a panic in a handler.
+func (i *interceptors) recovered(ctx context.Context, p any) error {
+	i.log.LogAttrs(ctx, slog.LevelError, "a call panicked",
+		slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+	return errPanic
+}
+
+func (i *interceptors) logUnary(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
+	resp, err := handler(ctx, req)
+	i.logFailure(ctx, info.FullMethod, err)
+	return resp, err
+}
+
+func (i *interceptors) logStream(
+	srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
+	err := handler(srv, ss)
+	i.logFailure(ss.Context(), info.FullMethod, err)
+	return err
+}
+
+func (i *interceptors) logFailure(ctx context.Context, method string, err error) {
+	if err != nil && i.log.Enabled(ctx, slog.LevelDebug) {
+		i.log.LogAttrs(ctx, slog.LevelDebug, "a call failed", slog.String("method", method), slog.Any("error", err))
+	}
+}
+
+func (i *interceptors) admitUnary(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
+	if _, err := i.admit(ctx); err != nil {
+		return nil, err
+	}
+	return handler(ctx, req)
+}
+
+func (i *interceptors) admitStream(
+	srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
+	needsLeader, err := i.admit(ss.Context())
+	if err != nil {
+		return err
+	}
+	open, err := i.streams.open(ss, needsLeader)
+	if err != nil {
+		return err
+	}
+	defer i.streams.close(open)
+	return handler(srv, open)
+}
+
+// admit judges a call by its metadata. It reports whether the client wants to be
+// served only while there is a leader.
+func (i *interceptors) admit(ctx context.Context) (needsLeader bool, err error) {
+	version := metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataClientAPIVersionKey)
+	if len(version) > 0 && !utf8.ValidString(version[0]) {
+		return false, errInvalidClientAPIVersion
+	}
+	leader := metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataRequireLeaderKey)
+	needsLeader = len(leader) > 0 && leader[0] == rpctypes.MetadataHasLeader
+	if needsLeader && i.cluster.Leader() == 0 {
+		return false, errNoLeader
+	}
+	return needsLeader, nil
+}
