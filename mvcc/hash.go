@@ -1,6 +1,7 @@
 package mvcc
 
 import (
+	"bytes"
 	"fmt"
 	"hash"
 	"hash/crc32"
@@ -58,36 +59,36 @@ func (v *View) hashVersions(h hash.Hash32, rev int64) (err error) {
 	}
 	defer func() { err = closeAfter(iter, err) }()
 	var key, head []byte
-	done := false // with the current key
+	base := false // whether the current key's state at the compaction is known
 	for ok := iter.First(); ok; ok = iter.Next() {
 		k := iter.Key()
-		if string(head) != string(k[:len(k)-stampLen]) {
-			head, done = append(head[:0], k[:len(k)-stampLen]...), false
-		}
+		var newHead []byte
 		var at stamp
-		if key, _, at, err = l.splitVersion(key[:0], k); err != nil {
+		if key, newHead, at, err = l.splitVersion(key[:0], k); err != nil {
 			return err
 		}
-		if done || at.rev > rev {
+		if !bytes.Equal(head, newHead) {
+			head, base = append(head[:0], newHead...), false
+		}
+		// What is superseded at or below the compaction revision may have been
+		// swept, and so may a tombstone below it.
+		if at.rev > rev || base && at.rev < v.compact {
 			continue
 		}
+		base = base || at.rev <= v.compact
 		b, err := iter.ValueAndErr()
 		if err != nil {
 			return err
 		}
-		if at.rev <= v.compact {
-			// The newest up to the compaction revision, and what else happened
-			// at that revision, is retained; a tombstone only at it.
-			if at.rev < v.compact {
-				done = true
-			}
-			if at.rev < v.compact && len(b) == 1 {
-				continue
-			}
+		rec, err := decodeRecord(b)
+		if err != nil {
+			return err
+		}
+		if rec.dead && at.rev < v.compact {
+			continue
 		}
 		write(h, k[len(l.prefix):])
 		write(h, b)
-		done = done || at.rev < v.compact
 	}
 	return iter.Error()
 }

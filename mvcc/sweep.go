@@ -144,36 +144,52 @@ func (a stamp) next() stamp {
 	return stamp{a.rev, a.sub + 1}
 }
 
-// change removes what the change of key at at makes superfluous.
+// change removes what the change of key at at makes superfluous: the version
+// before it, and itself if it is a tombstone. What comes before those has gone
+// when their own changes were looked at, or goes with them in this batch.
 func (r *sweepRun) change(versions *pebble.Iterator, key []byte, at stamp) error {
 	r.buf = r.s.layout.appendVersion(r.buf[:0], key, at.rev, at.sub)
 	head := r.buf[:len(r.buf)-stampLen]
-	for ok := versions.SeekGE(r.buf); ok; ok = versions.Next() {
-		k := versions.Key()
-		if len(k) != len(r.buf) || !bytes.HasPrefix(k, head) {
-			break
-		}
-		v := stampDesc(k[len(head):])
-		if v.rev >= r.bound {
-			continue
-		}
-		b, err := versions.ValueAndErr()
-		if err != nil {
+	if !versions.SeekGE(r.buf) || !bytes.Equal(versions.Key(), r.buf) {
+		if err := versions.Error(); err != nil {
 			return err
 		}
-		rec, err := decodeRecord(b)
-		if err != nil {
-			return fmt.Errorf("key %q at %d: %w", key, v.rev, err)
-		}
-		if v == at && !rec.dead {
-			continue
-		}
-		if err := r.batch.Delete(k, nil); err != nil {
-			return err
-		}
-		r.removed += newItem(key, v, rec).bytes()
+		return fmt.Errorf("key %q at %d: no version: %w", key, at.rev, ErrCorrupt)
 	}
-	return versions.Error()
+	if at.rev < r.bound {
+		if err := r.remove(versions, key, at, true); err != nil {
+			return err
+		}
+	}
+	if !versions.Next() {
+		return versions.Error()
+	}
+	k := versions.Key()
+	if len(k) != len(r.buf) || !bytes.HasPrefix(k, head) {
+		return nil
+	}
+	if prev := stampDesc(k[len(head):]); prev.rev < r.bound {
+		return r.remove(versions, key, prev, false)
+	}
+	return nil
+}
+
+// remove removes the version that versions stands on, if it is a tombstone or
+// not as dead says.
+func (r *sweepRun) remove(versions *pebble.Iterator, key []byte, at stamp, dead bool) error {
+	b, err := versions.ValueAndErr()
+	if err != nil {
+		return err
+	}
+	rec, err := decodeRecord(b)
+	if err != nil {
+		return fmt.Errorf("key %q at %d: %w", key, at.rev, err)
+	}
+	if rec.dead != dead {
+		return nil
+	}
+	r.removed += newItem(key, at, rec).bytes()
+	return r.batch.Delete(versions.Key(), nil)
 }
 
 func (r *sweepRun) commit(out swept) error {
