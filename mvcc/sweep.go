@@ -17,10 +17,12 @@ type sweeper struct {
 	// done is swept.rev as of the last commit.
 	done atomic.Int64
 
-	// mu makes Sweep exclude itself and Reload. It guards next.
+	// mu makes Sweep exclude itself and Reload. It guards all below.
 	mu sync.Mutex
+	// bound is the revision that the last sweep went for.
+	bound int64
 	// next is the place in history from which to go on. Invariant: nothing is
-	// left to remove because of changes before it.
+	// left to remove for that bound because of changes before it.
 	next stamp
 }
 
@@ -33,7 +35,8 @@ func (w *sweeper) load(s swept) {
 // reset begins anew with one epoch.
 func (w *sweeper) reset(e *epoch) {
 	w.mu.Lock()
-	w.next = stamp{rev: w.done.Load()}
+	w.bound = w.done.Load()
+	w.next = stamp{rev: w.bound}
 	w.mu.Unlock()
 	w.epochs.mu.Lock()
 	w.epochs.list = []*epoch{e}
@@ -61,6 +64,10 @@ func (s *Store) Sweep(limit int) (done bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	bound := w.epochs.bound()
+	if bound != w.bound {
+		// What had to stay at the last bound may have to go now.
+		w.bound, w.next.sub = bound, 0
+	}
 	if bound > w.done.Load() {
 		r := sweepRun{s: s, bound: bound, next: w.next, batch: s.db.NewBatch()}
 		defer func() { err = closeAfter(r.batch, err) }()
