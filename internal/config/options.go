@@ -1,0 +1,254 @@
+package config
+
+import (
+	"math"
+	"time"
+)
+
+// option is one setting.
+type option struct {
+	// name is the flag, and in upper case the environment variable.
+	name  string
+	value value
+	// help says what the setting does, without a full stop.
+	help string
+	// idle says why the setting does nothing; empty for one that does something.
+	// Making an idle setting earns its maker one warning.
+	idle string
+	// key is the setting's key in a configuration file, with dots between levels.
+	// Empty: the name. noKey: files can't make the setting.
+	key string
+	// fileOnly settings are neither flags nor environment variables, flagOnly ones
+	// nothing but flags.
+	fileOnly, flagOnly bool
+}
+
+const (
+	noKey = "-"
+
+	// obsolete is the title of the group that the help text leaves out.
+	obsolete = "Obsolete"
+)
+
+// group is a chapter of the help text.
+type group struct {
+	title   string
+	options []option
+}
+
+// Reasons of settings that do nothing.
+const (
+	idleBackend   = "the store of etcd that it tunes is not used here"
+	idleLog       = "the Raft log lies in the data directory and is trimmed without it"
+	idleTLS       = "this version serves plain connections only"
+	idleDiscovery = "this version finds no nodes by discovery"
+	idleTracing   = "this version sends no traces"
+	idleAuth      = "this version stores no users and issues no tokens"
+	idleOne       = "this version runs clusters of one node"
+	idleHTTP      = "this version has no HTTP API that it could guard"
+	idlePort      = "HTTP, metrics and health share the client port"
+	idleHash      = "replicas are not compared in the background"
+	idleSlow      = "slow requests are not logged"
+	idleAlways    = "it is always so here"
+	idleRotation  = "log files are left to the tools of the system"
+	idleGone      = "it is obsolete and has long been ignored by etcd"
+)
+
+// groups returns the table of settings, bound to c.
+func (c *Config) groups() []group {
+	return []group{
+		{"General", c.generalOptions()},
+		{"Member", c.memberOptions()},
+		{"Limits", c.limitOptions()},
+		{"Clustering", c.clusterOptions()},
+		{"Compaction", c.compactionOptions()},
+		{"Security", securityOptions()},
+		{"Monitoring", c.monitoringOptions()},
+		{"Logging", c.loggingOptions()},
+		{"Tuning", tuningOptions()},
+		{"Unsafe", unsafeOptions()},
+		{obsolete, obsoleteOptions()},
+	}
+}
+
+func (c *Config) generalOptions() []option {
+	return []option{
+		{name: "config-file", value: text(&c.configFile), key: noKey, help: "YAML file with the settings, under etcd's keys; flags and environment are then ignored"},
+		{name: "version", value: toggle(&c.showVersion), key: noKey, flagOnly: true, help: "Print the version and exit"},
+		{name: "help", value: toggle(&c.showHelp), key: noKey, flagOnly: true, help: "Print this help and exit"},
+	}
+}
+
+func (c *Config) memberOptions() []option {
+	return []option{
+		{name: "name", value: text(&c.Name), help: "Name of this node, unique in the cluster"},
+		{name: "data-dir", value: text(&c.DataDir), help: "Directory that the node keeps everything in (default: <name>.latchkey)"},
+		{name: "listen-client-urls", value: urls(&c.ListenClientURLs), help: "URLs to serve clients on, gRPC and HTTP"},
+		{name: "listen-peer-urls", value: urls(&c.ListenPeerURLs), help: "URLs to serve other nodes on"},
+		{name: "heartbeat-interval", value: milliseconds(&c.HeartbeatInterval), help: "Milliseconds between two heartbeats of a leader"},
+		{name: "election-timeout", value: milliseconds(&c.ElectionTimeout), help: "Milliseconds without heartbeats after which an election begins; at least five heartbeat intervals, at most 50000"},
+		{name: "log-shards", value: number(&c.LogShards, 0, 256), help: "Raft logs, each with a worker that writes it; fixed at the first start (0: by the number of cores)"},
+		{name: "socket-reuse-port", value: toggle(&c.ReusePort), key: "socket-options.reuse-port", help: "Set SO_REUSEPORT on listeners"},
+		{name: "socket-reuse-address", value: toggle(&c.ReuseAddress), key: "socket-options.reuse-address", help: "Set SO_REUSEADDR on listeners"},
+		{name: "wal-dir", value: unreadText(""), idle: idleLog},
+		{name: "snapshot-count", value: unreadNumber[uint64](10000, math.MaxUint64), idle: idleLog},
+		{name: "snapshot-catchup-entries", value: unreadNumber[uint64](5000, math.MaxUint64), idle: idleLog},
+		{name: "max-snapshots", value: unreadNumber[uint](5, math.MaxUint), idle: idleLog},
+		{name: "max-wals", value: unreadNumber[uint](5, math.MaxUint), idle: idleLog},
+		{name: "initial-election-tick-advance", value: unreadToggle(true), idle: idleOne},
+		{name: "listen-client-http-urls", value: unreadURLs(nil), idle: idlePort},
+		{name: "enable-grpc-gateway", value: unreadToggle(true), idle: "this version has no gateway"},
+	}
+}
+
+func (c *Config) limitOptions() []option {
+	return []option{
+		{name: "quota-backend-bytes", value: number(&c.QuotaBytes, math.MinInt64, math.MaxInt64), help: "Bytes of retained versions beyond which writes are refused (0: 2 GiB, negative: no bound)"},
+		{name: "max-txn-ops", value: number(&c.MaxTxnOps, 1, math.MaxInt32), help: "Most operations in a transaction"},
+		{name: "max-request-bytes", value: number(&c.MaxRequestBytes, 1, maxRequestBytes), help: "Most bytes in a request"},
+		{name: "max-concurrent-streams", value: number(&c.MaxConcurrentStreams, 0, math.MaxUint32), help: "Most calls of one connection at a time"},
+		{name: "grpc-keepalive-min-time", value: duration(&c.PingMinTime), help: "Shortest time between two pings of a client; one that pings more often is disconnected"},
+		{name: "grpc-keepalive-interval", value: duration(&c.PingInterval), help: "Silence after which the server pings a client"},
+		{name: "grpc-keepalive-timeout", value: duration(&c.PingTimeout), help: "Wait for the answer to such a ping before the connection is closed"},
+		{name: "watch-progress-notify-interval", value: duration(&c.ProgressInterval), help: "Time between the progress notices of an idle watch (0s: 10 minutes)"},
+	}
+}
+
+func (c *Config) clusterOptions() []option {
+	return []option{
+		{name: "advertise-client-urls", value: urls(&c.AdvertiseClientURLs), help: "Client URLs of this node that members lists show; required with --listen-client-urls"},
+		{name: "initial-advertise-peer-urls", value: urls(&c.AdvertisePeerURLs), help: "Peer URLs of this node that other nodes dial"},
+		{name: "initial-cluster", value: text(&c.initialCluster), help: "Nodes of a new cluster, name=peer-URL,... (default: this node alone)"},
+		{name: "initial-cluster-state", value: choice(&c.ClusterState, NewCluster, ExistingCluster), help: "Whether the first start makes a new cluster or joins an existing one"},
+		{name: "initial-cluster-token", value: text(&c.ClusterToken), help: "Text that sets clusters of the same names and URLs apart"},
+		{name: "initial-splits", value: text(&c.initialSplits), help: "Keys at which a new cluster splits its keyspace; none but the empty list in this version"},
+		{name: "strict-reconfig-check", value: unreadToggle(true), idle: idleOne},
+		{name: "pre-vote", value: unreadToggle(true), idle: idleAlways},
+		{name: "max-learners", value: unreadNumber(1, math.MaxInt), idle: idleOne},
+		{name: "discovery-config", fileOnly: true, value: unreadText(""), idle: idleDiscovery},
+		{name: "discovery-srv", value: unreadText(""), idle: idleDiscovery},
+		{name: "discovery-srv-name", value: unreadText(""), idle: idleDiscovery},
+		{name: "discovery-fallback", value: unreadChoice("exit"), idle: idleDiscovery},
+		{name: "discovery-endpoints", value: unreadText(""), key: noKey, idle: idleDiscovery},
+		{name: "discovery-token", value: unreadText(""), key: noKey, idle: idleDiscovery},
+		{name: "discovery-dial-timeout", value: unreadDuration(2 * time.Second), key: noKey, idle: idleDiscovery},
+		{name: "discovery-request-timeout", value: unreadDuration(5 * time.Second), key: noKey, idle: idleDiscovery},
+		{name: "discovery-keepalive-time", value: unreadDuration(2 * time.Second), key: noKey, idle: idleDiscovery},
+		{name: "discovery-keepalive-timeout", value: unreadDuration(6 * time.Second), key: noKey, idle: idleDiscovery},
+		{name: "discovery-insecure-transport", value: unreadToggle(true), key: noKey, idle: idleDiscovery},
+		{name: "discovery-insecure-skip-tls-verify", value: unreadToggle(false), key: noKey, idle: idleDiscovery},
+		{name: "discovery-cert", value: unreadText(""), key: noKey, idle: idleDiscovery},
+		{name: "discovery-key", value: unreadText(""), key: noKey, idle: idleDiscovery},
+		{name: "discovery-cacert", value: unreadText(""), key: noKey, idle: idleDiscovery},
+		{name: "discovery-user", value: unreadText(""), key: noKey, idle: idleDiscovery},
+		{name: "discovery-password", value: unreadText(""), key: noKey, idle: idleDiscovery},
+	}
+}
+
+func (c *Config) compactionOptions() []option {
+	return []option{
+		{name: "auto-compaction-mode", value: choice(&c.CompactionMode, PeriodicCompaction, RevisionCompaction), help: "What automatic compaction keeps: versions of a period, or a number of revisions"},
+		{name: "auto-compaction-retention", value: text(&c.compactionRetention), help: "How much it keeps: hours or a duration such as 30m, or revisions (0: no automatic compaction)"},
+		{name: "compaction-batch-limit", value: unreadNumber(0, math.MaxInt), idle: idleBackend},
+		{name: "compaction-sleep-interval", value: unreadDuration(0), idle: idleBackend},
+	}
+}
+
+func securityOptions() []option {
+	const client, peer = "client-transport-security.", "peer-transport-security."
+	return []option{
+		{name: "cert-file", value: unreadText(""), key: client + "cert-file", idle: idleTLS},
+		{name: "key-file", value: unreadText(""), key: client + "key-file", idle: idleTLS},
+		{name: "client-cert-file", value: unreadText(""), key: client + "client-cert-file", idle: idleTLS},
+		{name: "client-key-file", value: unreadText(""), key: client + "client-key-file", idle: idleTLS},
+		{name: "client-cert-auth", value: unreadToggle(false), key: client + "client-cert-auth", idle: idleTLS},
+		{name: "trusted-ca-file", value: unreadText(""), key: client + "trusted-ca-file", idle: idleTLS},
+		{name: "auto-tls", value: unreadToggle(false), key: client + "auto-tls", idle: idleTLS},
+		{name: "client-cert-allowed-hostname", value: unreadText(""), key: client + "allowed-hostname", idle: idleTLS},
+		{name: "client-cert-allowed-cn", fileOnly: true, value: unreadText(""), key: client + "allowed-cn", idle: idleTLS},
+		{name: "skip-client-san-verification", fileOnly: true, value: unreadToggle(false), key: client + "skip-client-san-verification", idle: idleTLS},
+		{name: "client-crl-file", value: unreadText(""), key: noKey, idle: idleTLS},
+		{name: "peer-cert-file", value: unreadText(""), key: peer + "cert-file", idle: idleTLS},
+		{name: "peer-key-file", value: unreadText(""), key: peer + "key-file", idle: idleTLS},
+		{name: "peer-client-cert-file", value: unreadText(""), key: peer + "client-cert-file", idle: idleTLS},
+		{name: "peer-client-key-file", value: unreadText(""), key: peer + "client-key-file", idle: idleTLS},
+		{name: "peer-client-cert-auth", value: unreadToggle(false), key: peer + "client-cert-auth", idle: idleTLS},
+		{name: "peer-trusted-ca-file", value: unreadText(""), key: peer + "trusted-ca-file", idle: idleTLS},
+		{name: "peer-auto-tls", value: unreadToggle(false), key: peer + "auto-tls", idle: idleTLS},
+		{name: "peer-cert-allowed-cn", value: unreadText(""), key: peer + "allowed-cn", idle: idleTLS},
+		{name: "peer-cert-allowed-hostname", value: unreadText(""), key: peer + "allowed-hostname", idle: idleTLS},
+		{name: "peer-skip-client-san-verification", value: unreadToggle(false), key: peer + "skip-client-san-verification", idle: idleTLS},
+		{name: "peer-crl-file", value: unreadText(""), key: noKey, idle: idleTLS},
+		{name: "self-signed-cert-validity", value: unreadNumber[uint](1, math.MaxUint), idle: idleTLS},
+		{name: "cipher-suites", value: unreadText(""), idle: idleTLS},
+		{name: "tls-min-version", value: unreadChoice("TLS1.2", "TLS1.3", ""), idle: idleTLS},
+		{name: "tls-max-version", value: unreadChoice("", "TLS1.2", "TLS1.3"), idle: idleTLS},
+		{name: "cors", value: unreadText("*"), idle: idleHTTP},
+		{name: "host-whitelist", value: unreadText("*"), idle: idleHTTP},
+		{name: "auth-token", value: unreadText("simple"), idle: idleAuth},
+		{name: "auth-token-ttl", value: unreadNumber[uint](300, math.MaxUint), idle: idleAuth},
+		{name: "bcrypt-cost", value: unreadNumber[uint](10, math.MaxUint), idle: idleAuth},
+	}
+}
+
+func (c *Config) monitoringOptions() []option {
+	return []option{
+		{name: "enable-pprof", value: toggle(&c.EnablePprof), help: "Serve profiles under /debug/pprof/ of the client URLs"},
+		{name: "metrics", value: choice(&c.Metrics, BasicMetrics, ExtensiveMetrics), help: "Detail of the metrics; extensive adds histograms of calls"},
+		{name: "listen-metrics-urls", value: unreadURLs(nil), idle: idlePort},
+		{name: "warning-unary-request-duration", value: unreadDuration(300 * time.Millisecond), idle: idleSlow},
+		{name: "warning-apply-duration", value: unreadDuration(100 * time.Millisecond), idle: idleSlow},
+		{name: "enable-distributed-tracing", value: unreadToggle(false), idle: idleTracing},
+		{name: "distributed-tracing-address", value: unreadText("localhost:4317"), idle: idleTracing},
+		{name: "distributed-tracing-service-name", value: unreadText("etcd"), idle: idleTracing},
+		{name: "distributed-tracing-instance-id", value: unreadText(""), idle: idleTracing},
+		{name: "distributed-tracing-sampling-rate", value: unreadNumber(0, 1_000_000), idle: idleTracing},
+	}
+}
+
+func (c *Config) loggingOptions() []option {
+	return []option{
+		{name: "log-level", value: level(&c.LogLevel), help: "Lowest level to log: debug, info, warn, error"},
+		{name: "log-format", value: choice(&c.LogFormat, JSONLog, ConsoleLog), help: "Form of a log line: json or console"},
+		{name: "log-outputs", value: list(&c.LogOutputs), help: "Where to log: stderr, stdout or files, separated by commas"},
+		{name: "logger", value: unreadChoice("zap"), idle: "there is one logger here"},
+		{name: "enable-log-rotation", value: unreadToggle(false), idle: idleRotation},
+		{name: "log-rotation-config-json", value: unreadText(`{"maxsize": 100, "maxage": 0, "maxbackups": 0, "localtime": false, "compress": false}`), idle: idleRotation},
+	}
+}
+
+func tuningOptions() []option {
+	return []option{
+		{name: "backend-bbolt-freelist-type", value: unreadText(""), idle: idleBackend},
+		{name: "backend-batch-interval", value: unreadDuration(0), idle: idleBackend},
+		{name: "backend-batch-limit", value: unreadNumber(0, math.MaxInt), idle: idleBackend},
+		{name: "bootstrap-defrag-threshold-megabytes", value: unreadNumber[uint](0, math.MaxUint), idle: idleBackend},
+		{name: "memory-mlock", value: unreadToggle(false), idle: idleBackend},
+		{name: "raft-read-timeout", value: unreadDuration(5 * time.Second), key: noKey, idle: idleOne},
+		{name: "raft-write-timeout", value: unreadDuration(5 * time.Second), key: noKey, idle: idleOne},
+		{name: "corrupt-check-time", value: unreadDuration(0), idle: idleHash},
+		{name: "compact-hash-check-time", value: unreadDuration(time.Minute), idle: idleHash},
+		{name: "downgrade-check-time", value: unreadDuration(5 * time.Second), idle: "this version can't be downgraded to"},
+		{name: "feature-gates", value: unreadText(""), idle: "etcd's features are either built in here or not"},
+		{name: "v2-deprecation", value: unreadText("write-only-drop-data"), idle: "there is no v2 store here"},
+	}
+}
+
+func unsafeOptions() []option {
+	return []option{
+		{name: "force-new-cluster", value: unreadToggle(false), idle: idleOne},
+		{name: "unsafe-no-fsync", value: unreadToggle(false), idle: "what is acknowledged is always synced here"},
+	}
+}
+
+func obsoleteOptions() []option {
+	var all []option
+	for _, name := range []string{
+		"cluster-active-size", "cluster-remove-delay", "cluster-sync-interval", "config", "force",
+		"max-result-buffer", "max-retry-attempts", "peer-heartbeat-interval", "peer-election-timeout",
+		"retry-interval", "snapshot", "v", "vv", "test.coverprofile", "test.outputdir",
+	} {
+		all = append(all, option{name: name, value: anything{}, key: noKey, idle: idleGone})
+	}
+	return all
+}
