@@ -232,6 +232,13 @@ func (c *Clock) Due(limit int) []int64 {
 	return due
 }
 
+// MayBeDue reports whether Due may return something now. False is certain.
+func (c *Clock) MayBeDue() bool { return c.time >= c.quiet && c.ends.front(c.time) != nil }
+
+// MayBeAging reports whether AgingDue may return something now. False is
+// certain.
+func (c *Clock) MayBeAging() bool { return c.time >= c.quiet && c.ages.front(c.time) != nil }
+
 // Withdraw says that the end of lease id never applies. The lease is live again
 // and at once due, unless it is renewed first.
 func (c *Clock) Withdraw(id int64) {

@@ -46,6 +46,8 @@ func (m *register) cellKey(name string) []byte {
 	return append(append(append([]byte(nil), m.prefix...), 'c'), name...)
 }
 
+func (m *register) BeginReload() {}
+
 func (m *register) Reload() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -165,6 +165,8 @@ type ReplicaConfig struct {
 	Machine Machine
 	// Leads is told of the terms served; may be nil.
 	Leads Leadership
+	// Bind, if not nil, is given the replica before anything is applied or led.
+	Bind func(*Replica)
 }
 
 // Snapshots of an on-disk state are small records that allow the log to be
@@ -193,6 +195,9 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		log:       h.cfg.Log,
 		kick:      make(chan struct{}, 1),
 		changed:   make(chan struct{}),
+	}
+	if c.Bind != nil {
+		c.Bind(r)
 	}
 	members := make(map[uint64]dragonboat.Target, len(c.Members))
 	for id, target := range c.Members {

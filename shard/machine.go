@@ -11,8 +11,9 @@ import "github.com/cockroachdb/pebble/v2"
 type Machine interface {
 	// Apply starts a run of commands whose changes go into b.
 	Apply(b *pebble.Batch) Run
-	// Reload replaces what is in memory by what Pebble holds, after a snapshot
-	// took the place of the state.
+	// BeginReload is called before a snapshot takes the place of the state, and
+	// Reload after it: what is in memory is replaced by what Pebble holds.
+	BeginReload()
 	Reload() error
 }
 

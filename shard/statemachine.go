@@ -184,6 +184,7 @@ func (s *stateMachine) RecoverFromSnapshot(r io.Reader, stop <-chan struct{}) er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.r.lost()
+	s.r.machine.BeginReload()
 	if err := readSnapshot(s.db, s.r.fs, s.r.tempDir, s.r.prefix, r, stop); err != nil {
 		return err
 	}

@@ -1,0 +1,97 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// dataRun applies a run of commands to a data shard.
+type dataRun struct {
+	d     *Data
+	batch *pebble.Batch
+	w     *mvcc.Writer
+
+	// What the leader's clock and the sweeper hear of once the run is committed.
+	granted   []lease.Record
+	ended     []int64
+	compacted bool
+}
+
+// errUnknownKind is returned for a command of a later version, which this one
+// must not skip.
+var errUnknownKind = errors.New("unknown kind of command: a newer version wrote it")
+
+// Command applies one command.
+func (r *dataRun) Command(c Command, want bool) (result any, rejected, failed error) {
+	var err error
+	switch c.Kind {
+	case KindPut:
+		result, err = apply(c, want, new(pb.PutRequest), r.w.Put)
+	case KindDeleteRange:
+		result, err = apply(c, want, new(pb.DeleteRangeRequest), r.w.DeleteRange)
+	case KindTxn:
+		result, err = apply(c, want, new(pb.TxnRequest), r.w.Txn)
+	case KindCompact:
+		result, err = apply(c, want, new(pb.CompactionRequest), r.compact)
+	case KindLeaseGrant:
+		result, err = apply(c, want, new(pb.LeaseGrantRequest), r.grant)
+	case KindLeaseRevoke:
+		result, err = apply(c, want, new(pb.LeaseRevokeRequest), r.revoke)
+	case kindLeaseExpire:
+		result, err = r.expire(c.Payload)
+	case kindLeaseAging:
+		err = r.aging(c.Payload)
+	case kindLeaseFresh:
+		err = r.fresh(c.Payload)
+	default:
+		err = fmt.Errorf("%w: %d", errUnknownKind, c.Kind)
+	}
+	switch {
+	case err == nil:
+		return result, nil, nil
+	case mvcc.Rejected(err), errors.Is(err, lease.ErrExists), errors.Is(err, lease.ErrNotFound):
+		return nil, err, nil
+	default:
+		return nil, nil, err
+	}
+}
+
+// apply decodes the command's request and runs it.
+func apply[Request proto.Message, Response any](
+	c Command, want bool, request Request, run func(Request, mvcc.Opts) (Response, error),
+) (any, error) {
+	if err := proto.Unmarshal(c.Payload, request); err != nil {
+		return nil, fmt.Errorf("decode command: %w", err)
+	}
+	return run(request, mvcc.Opts{Want: want})
+}
+
+func (r *dataRun) header() *pb.ResponseHeader { return &pb.ResponseHeader{Revision: r.w.Rev()} }
+
+func (r *dataRun) compact(req *pb.CompactionRequest, _ mvcc.Opts) (*pb.CompactionResponse, error) {
+	if err := r.w.Compact(req.Revision); err != nil {
+		return nil, err
+	}
+	r.compacted = true
+	return &pb.CompactionResponse{Header: r.header()}, nil
+}
+
+// Finish writes the store's last records into the batch.
+func (r *dataRun) Finish() error { return r.w.Finish() }
+
+// Publish shows the changes, then tells the leader's clock, so that a lease is
+// on the clock before its grant is answered.
+func (r *dataRun) Publish() {
+	r.w.Publish()
+	r.d.keeper.applied(r.granted, r.ended)
+	if r.compacted {
+		r.d.sweeper.start()
+	}
+}

@@ -1,0 +1,125 @@
+package shard
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// leaseRef names one grant of a lease, and for aging what remains of it. A
+// command that was made for an earlier grant of the id does nothing.
+type leaseRef struct {
+	id          int64
+	incarnation uint64
+	remaining   time.Duration
+}
+
+var errBadLeaseRef = errors.New("malformed lease reference")
+
+// appendLeaseRef writes a reference: three varints.
+func appendLeaseRef(dst []byte, r leaseRef) []byte {
+	dst = binary.AppendVarint(dst, r.id)
+	dst = binary.AppendUvarint(dst, r.incarnation)
+	return binary.AppendVarint(dst, int64(r.remaining))
+}
+
+// eachLeaseRef calls fn for every reference of a payload.
+func eachLeaseRef(payload []byte, fn func(leaseRef) error) error {
+	for len(payload) > 0 {
+		id, n := binary.Varint(payload)
+		if n <= 0 {
+			return errBadLeaseRef
+		}
+		payload = payload[n:]
+		incarnation, n := binary.Uvarint(payload)
+		if n <= 0 {
+			return errBadLeaseRef
+		}
+		payload = payload[n:]
+		remaining, n := binary.Varint(payload)
+		if n <= 0 {
+			return errBadLeaseRef
+		}
+		payload = payload[n:]
+		if err := fn(leaseRef{id, incarnation, time.Duration(remaining)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *dataRun) grant(req *pb.LeaseGrantRequest, _ mvcc.Opts) (*pb.LeaseGrantResponse, error) {
+	rec, err := r.d.leases.Grant(r.batch, req.ID, req.TTL)
+	if err != nil {
+		return nil, err
+	}
+	r.granted = append(r.granted, rec)
+	return &pb.LeaseGrantResponse{Header: r.header(), ID: rec.ID, TTL: rec.TTL}, nil
+}
+
+func (r *dataRun) revoke(req *pb.LeaseRevokeRequest, _ mvcc.Opts) (*pb.LeaseRevokeResponse, error) {
+	if err := r.end(req.ID); err != nil {
+		return nil, err
+	}
+	return &pb.LeaseRevokeResponse{Header: r.header()}, nil
+}
+
+// end removes a lease and deletes its keys at one revision.
+func (r *dataRun) end(id int64) error {
+	keys, err := r.d.leases.Revoke(r.batch, id)
+	if err != nil {
+		return err
+	}
+	r.ended = append(r.ended, id)
+	if len(keys) == 0 {
+		return nil
+	}
+	if _, _, err := r.w.DeleteKeys(keys, mvcc.Opts{}); err != nil {
+		return fmt.Errorf("delete keys of lease %d: %w", id, err)
+	}
+	return nil
+}
+
+// current reports whether the lease is still the grant that the command means.
+func (r *dataRun) current(ref leaseRef) bool {
+	rec, ok := r.d.leases.Get(ref.id)
+	return ok && rec.Incarnation == ref.incarnation
+}
+
+// expire ends leases whose time has passed, each at a revision of its own, and
+// returns those that it ended.
+func (r *dataRun) expire(payload []byte) ([]int64, error) {
+	var ended []int64
+	err := eachLeaseRef(payload, func(ref leaseRef) error {
+		if !r.current(ref) {
+			return nil
+		}
+		ended = append(ended, ref.id)
+		return r.end(ref.id)
+	})
+	return ended, err
+}
+
+func (r *dataRun) aging(payload []byte) error {
+	return eachLeaseRef(payload, func(ref leaseRef) error {
+		if !r.current(ref) {
+			return nil
+		}
+		return r.d.leases.SetAging(r.batch, ref.id, ref.remaining)
+	})
+}
+
+func (r *dataRun) fresh(payload []byte) error {
+	return eachLeaseRef(payload, func(ref leaseRef) error {
+		if !r.current(ref) {
+			return lease.ErrNotFound
+		}
+		return r.d.leases.SetFresh(r.batch, ref.id)
+	})
+}

@@ -1,0 +1,139 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/cockroachdb/pebble/v2"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// The kinds of a data shard's commands. The numbers are in the log for ever.
+const (
+	// KindPut to KindLeaseRevoke carry etcd's request of that name.
+	KindPut         Kind = 1
+	KindDeleteRange Kind = 2
+	KindTxn         Kind = 3
+	KindCompact     Kind = 4
+	KindLeaseGrant  Kind = 5
+	KindLeaseRevoke Kind = 6
+	// kindLeaseExpire ends leases whose time has passed.
+	kindLeaseExpire Kind = 7
+	// kindLeaseAging logs what remains of silent leases.
+	kindLeaseAging Kind = 8
+	// kindLeaseFresh takes the logged remainder of a lease back.
+	kindLeaseFresh Kind = 9
+)
+
+// Data is a replica of a data shard: versioned keys and leases.
+type Data struct {
+	replica *Replica
+	store   *mvcc.Store
+	leases  *lease.Table
+	keeper  *keeper
+	sweeper *sweeper
+}
+
+var _ Machine = (*Data)(nil)
+
+// DataConfig names a data shard's replica.
+type DataConfig struct {
+	ShardID, ReplicaID uint64
+	// Members are the first members' NodeHostIDs by replica id.
+	Members map[uint64]string
+}
+
+// StartData opens a data shard's state and starts its replica.
+func (h *Host) StartData(c DataConfig) (*Data, error) {
+	prefix := Prefix(c.ShardID, c.ReplicaID)
+	store, err := mvcc.Open(h.cfg.DB, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("open keys of shard %d: %w", c.ShardID, err)
+	}
+	leases, err := lease.Open(h.cfg.DB, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("open leases of shard %d: %w", c.ShardID, err)
+	}
+	d := &Data{store: store, leases: leases}
+	d.keeper = newKeeper(d, h.cfg.Tick)
+	d.sweeper = newSweeper(store, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
+	d.attach()
+	d.sweeper.start()
+	_, err = h.Start(ReplicaConfig{
+		ShardID: c.ShardID, ReplicaID: c.ReplicaID, Members: c.Members,
+		Machine: d, Leads: d.keeper, Bind: func(r *Replica) { d.replica = r },
+	})
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// attach hangs the current keys on their leases.
+func (d *Data) attach() {
+	v := d.store.View()
+	defer v.Close()
+	v.EachLease(func(id int64, key []byte) bool {
+		if _, ok := d.leases.Get(id); ok {
+			d.leases.Attach(id, key)
+		}
+		return true
+	})
+}
+
+// Close stops what the state does of its own. It is called after the host was
+// closed.
+func (d *Data) Close() { d.sweeper.close() }
+
+// Replica returns the Raft side of the shard.
+func (d *Data) Replica() *Replica { return d.replica }
+
+// Store returns the keys. A read of its newest state is linearizable behind a
+// Confirm of the replica.
+func (d *Data) Store() *mvcc.Store { return d.store }
+
+// Write puts one of etcd's requests through the log and returns etcd's answer to
+// it, whose header has the revision alone. Errors are those of Replica.Propose
+// and the rejections of mvcc and lease.
+func (d *Data) Write(ctx context.Context, kind Kind, request proto.Message) (any, error) {
+	payload, err := proto.Marshal(request)
+	if err != nil {
+		return nil, fmt.Errorf("encode command: %w", err)
+	}
+	return d.replica.Propose(ctx, kind, payload)
+}
+
+// AwaitSwept waits until everything that the compaction at rev made superfluous
+// is gone from this replica.
+func (d *Data) AwaitSwept(ctx context.Context, rev int64) error {
+	return d.sweeper.await(ctx, rev)
+}
+
+// Apply starts a run of commands.
+func (d *Data) Apply(b *pebble.Batch) Run {
+	return &dataRun{d: d, batch: b, w: d.store.NewWriter(b, d.leases)}
+}
+
+// BeginReload silences watchers and stops the sweep.
+func (d *Data) BeginReload() {
+	d.sweeper.hold()
+	d.store.BeginReload()
+}
+
+// Reload loads keys and leases anew.
+func (d *Data) Reload() error {
+	defer d.sweeper.release()
+	if err := d.store.Reload(); err != nil {
+		return err
+	}
+	if err := d.leases.Reload(); err != nil {
+		return err
+	}
+	d.attach()
+	return nil
+}

@@ -1,0 +1,296 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/latchkey-db/latchkey/lease"
+)
+
+// Bounds of one command of the keeper.
+const (
+	maxExpirePerCommand = 1000
+	maxAgingPerCommand  = 1000
+)
+
+// keeper drives the clock of a shard's leases while this node leads it: it
+// proposes the ends of leases whose time has passed, logs the silent ones, and
+// renews. Only monotonic time is read, and only here.
+type keeper struct {
+	d    *Data
+	step time.Duration
+	// start is what monotonic readings count from.
+	start time.Time
+
+	mu sync.Mutex
+	// clock is nil while this node does not lead; protected by mu.
+	clock *lease.Clock
+	// expiring and aging are true while a command of the kind is on its way, so
+	// that there is one at a time; protected by mu.
+	expiring, aging bool
+	// settled is closed, and replaced, when an end on its way was settled or the
+	// term ended; protected by mu.
+	settled chan struct{}
+}
+
+var _ Leadership = (*keeper)(nil)
+
+func newKeeper(d *Data, tick time.Duration) *keeper {
+	return &keeper{d: d, step: tick, start: time.Now(), settled: make(chan struct{})}
+}
+
+func (k *keeper) now() time.Duration { return time.Since(k.start) }
+
+// Began starts the clock of a term: full TTLs, or what an earlier leader logged.
+func (k *keeper) Began(uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.clock = lease.NewClock(k.step)
+	k.clock.Start(k.now(), k.d.leases.All())
+	k.expiring, k.aging = false, false
+}
+
+// Ended forgets the clock.
+func (k *keeper) Ended() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.clock = nil
+	k.notifyLocked()
+}
+
+// notifyLocked wakes the renewals that wait for an end. k.mu must be held.
+func (k *keeper) notifyLocked() {
+	close(k.settled)
+	k.settled = make(chan struct{})
+}
+
+// Tick advances the clock and sees to what is due.
+func (k *keeper) Tick() {
+	k.mu.Lock()
+	c := k.clock
+	if c == nil || c.Len() == 0 {
+		k.mu.Unlock()
+		return
+	}
+	c.Advance(k.now())
+	expire, age := !k.expiring && c.MayBeDue(), !k.aging && c.MayBeAging()
+	k.expiring = k.expiring || expire
+	k.aging = k.aging || age
+	k.mu.Unlock()
+	if expire {
+		k.expire(c)
+	}
+	if age {
+		k.age(c)
+	}
+}
+
+// expire queues a command that ends what is due. Which leases that are is
+// decided when it leaves the queue: a renewal read before then takes its lease
+// out.
+func (k *keeper) expire(c *lease.Clock) {
+	var ids []int64
+	fill := func() ([]byte, bool) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.clock != c {
+			return nil, false
+		}
+		ids = c.Due(maxExpirePerCommand)
+		var payload []byte
+		for _, id := range ids {
+			rec, ok := k.d.leases.Get(id)
+			if ok {
+				payload = appendLeaseRef(payload, leaseRef{id: id, incarnation: rec.Incarnation})
+			}
+		}
+		return payload, len(payload) > 0
+	}
+	settled := func(any, error) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.clock != c {
+			return
+		}
+		k.expiring = false
+		for _, id := range ids {
+			if c.Ending(id) {
+				c.Withdraw(id)
+			}
+		}
+		k.notifyLocked()
+	}
+	if err := k.d.replica.ProposeLater(kindLeaseExpire, fill, settled); err != nil {
+		settled(nil, err)
+	}
+}
+
+// age queues a command that logs what remains of silent leases.
+func (k *keeper) age(c *lease.Clock) {
+	fill := func() ([]byte, bool) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.clock != c {
+			return nil, false
+		}
+		var payload []byte
+		for _, a := range c.AgingDue(maxAgingPerCommand) {
+			rec, ok := k.d.leases.Get(a.ID)
+			if ok {
+				payload = appendLeaseRef(payload, leaseRef{a.ID, rec.Incarnation, a.Remaining})
+			}
+		}
+		return payload, len(payload) > 0
+	}
+	settled := func(any, error) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.clock == c {
+			k.aging = false
+		}
+	}
+	if err := k.d.replica.ProposeLater(kindLeaseAging, fill, settled); err != nil {
+		settled(nil, err)
+	}
+}
+
+// applied tells the clock what a committed run granted and ended.
+func (k *keeper) applied(granted []lease.Record, ended []int64) {
+	if len(granted) == 0 && len(ended) == 0 {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.clock == nil {
+		return
+	}
+	now := k.now()
+	for _, rec := range granted {
+		if cur, ok := k.d.leases.Get(rec.ID); ok && cur.Incarnation == rec.Incarnation {
+			k.clock.Grant(now, rec.ID, rec.TTL)
+		}
+	}
+	for _, id := range ended {
+		if _, ok := k.d.leases.Get(id); !ok {
+			k.clock.Remove(id)
+		}
+	}
+}
+
+// renewal is what the clock says at the moment a renewal is read.
+type renewal struct {
+	lease.Renewal
+	clock *lease.Clock
+	// settled is closed when an end on its way is settled.
+	settled chan struct{}
+}
+
+func (k *keeper) renew(id int64) (renewal, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.clock == nil {
+		return renewal{}, false
+	}
+	return renewal{k.clock.Renew(k.now(), id), k.clock, k.settled}, true
+}
+
+// Renew gives a lease its full TTL from the moment of the call, proves that this
+// node leads, and returns the TTL in seconds, 0 if there is no such lease. While
+// the lease's end is on its way it waits for the outcome.
+func (d *Data) Renew(ctx context.Context, id int64) (int64, error) {
+	for {
+		n, ok := d.keeper.renew(id)
+		if !ok {
+			return 0, ErrNotLeader
+		}
+		switch n.Standing {
+		case lease.Ending:
+			select {
+			case <-n.settled:
+				continue
+			case <-ctx.Done():
+				return 0, context.Cause(ctx)
+			}
+		case lease.Aged:
+			if err := d.freshen(ctx, id, n); err != nil {
+				return 0, err
+			}
+		case lease.Live, lease.Unknown:
+			if err := d.replica.Confirm(ctx); err != nil {
+				return 0, err
+			}
+		}
+		rec, ok := d.leases.Get(id)
+		if !ok || rec.Ending {
+			return 0, nil
+		}
+		if n.Standing == lease.Unknown {
+			continue // granted between the clock's answer and the proof
+		}
+		return rec.TTL, nil
+	}
+}
+
+// freshen logs that an aged lease was renewed. The entry applied in this node's
+// term, which proves what Confirm would.
+func (d *Data) freshen(ctx context.Context, id int64, n renewal) error {
+	rec, ok := d.leases.Get(id)
+	if !ok {
+		return d.replica.Confirm(ctx)
+	}
+	_, err := d.replica.Propose(ctx, kindLeaseFresh, appendLeaseRef(nil, leaseRef{id: id, incarnation: rec.Incarnation}))
+	switch {
+	case err == nil:
+		k := d.keeper
+		k.mu.Lock()
+		if k.clock == n.clock {
+			k.clock.Fresh(id, n.Mark)
+		}
+		k.mu.Unlock()
+		return nil
+	case errors.Is(err, lease.ErrNotFound):
+		return nil
+	default:
+		return err
+	}
+}
+
+// Leases returns the records of all leases by id. Behind a Confirm it is
+// linearizable.
+func (d *Data) Leases() []lease.Record { return d.leases.All() }
+
+// LeaseLife is what TimeToLive tells of a lease.
+type LeaseLife struct {
+	lease.Record
+	// Remaining is how long it still has.
+	Remaining time.Duration
+	// Keys are the keys attached, in order; nil unless asked for.
+	Keys [][]byte
+}
+
+// TimeToLive returns a lease's life, or false if there is none. ErrNotLeader
+// says that this node does not keep the clock.
+func (d *Data) TimeToLive(ctx context.Context, id int64, keys bool) (LeaseLife, bool, error) {
+	if err := d.replica.Confirm(ctx); err != nil {
+		return LeaseLife{}, false, err
+	}
+	k := d.keeper
+	k.mu.Lock()
+	if k.clock == nil {
+		k.mu.Unlock()
+		return LeaseLife{}, false, ErrNotLeader
+	}
+	remaining, ticking := k.clock.Remaining(k.now(), id)
+	k.mu.Unlock()
+	rec, ok := d.leases.Get(id)
+	if !ok || !ticking {
+		return LeaseLife{}, false, nil
+	}
+	life := LeaseLife{Record: rec, Remaining: remaining}
+	if keys {
+		life.Keys = d.leases.Keys(id)
+	}
+	return life, true, nil
+}
