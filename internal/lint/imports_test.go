@@ -1,0 +1,196 @@
+package lint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/latchkey-db/latchkey"
+
+// allowed says for each package of the module which others it may import, tests
+// left aside. Imports point down: api, lock -> router -> shard -> {mvcc, lease}
+// -> internal/keys; placement stands beside router, and only internal/node and
+// the commands wire them. A package without a row fails.
+var allowed = map[string][]string{
+	"cmd/latchkey": {"internal/config", "internal/node"},
+	"bench":        {"internal/etcdlog", "internal/invariant"},
+	"e2e":          {"internal/etcdlog", "internal/invariant", "internal/node", "internal/config"},
+
+	"internal/node": {
+		"api", "lock", "router", "placement", "shard", "mvcc", "lease", "internal/config", "internal/compactor",
+		"internal/invariant", "internal/keys", "internal/peer", "internal/storage",
+	},
+
+	"api":       {"lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys"},
+	"lock":      {"router", "internal/invariant", "internal/keys"},
+	"router":    {"shard", "mvcc", "lease", "internal/invariant", "internal/keys"},
+	"placement": {"shard", "internal/invariant", "internal/keys"},
+	"shard":     {"mvcc", "lease", "internal/invariant", "internal/keys"},
+	"mvcc":      {"internal/invariant", "internal/keys"},
+	"lease":     {"internal/invariant", "internal/keys"},
+
+	"internal/compactor": {"internal/invariant"},
+	"internal/config":    {"internal/invariant"},
+	"internal/etcdlog":   {},
+	"internal/invariant": {},
+	"internal/keys":      {"internal/invariant"},
+	"internal/lint":      {},
+	"internal/peer":      {"internal/invariant", "internal/keys"},
+	"internal/storage":   {"internal/invariant"},
+}
+
+// confined says which packages alone may import a foreign one, by the prefix of
+// its path.
+var confined = map[string]struct {
+	packages []string
+	tests    bool // whether tests of all packages may, too
+}{
+	"github.com/lni/dragonboat": {packages: []string{"shard"}},
+	"github.com/lni/vfs":        {packages: []string{"shard"}, tests: true},
+	"go.uber.org/zap":           {packages: []string{"internal/etcdlog"}, tests: true},
+	"go.etcd.io/etcd/server":    {tests: true},
+	"go.etcd.io/raft":           {},
+	"github.com/stretchr":       {},
+}
+
+// listed is what go list tells of a package.
+type listed struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+// name returns the package's path in the module, "." for its root.
+func (p *listed) name() string { return inModule(p.ImportPath) }
+
+func inModule(path string) string {
+	if path == module {
+		return "."
+	}
+	return strings.TrimPrefix(path, module+"/")
+}
+
+func listPackages(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", module+"/...")
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	var packages []listed
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages = append(packages, p)
+	}
+	if len(packages) < 2 {
+		t.Fatalf("go list found %d packages", len(packages))
+	}
+	return packages
+}
+
+// importFaults returns what the imports of p break.
+func importFaults(p *listed) []string {
+	var faults []string
+	row, ok := allowed[p.name()]
+	if !ok {
+		faults = append(faults, p.name()+" has no row in the table of allowed imports")
+	}
+	for _, path := range p.Imports {
+		if own := inModule(path); ok && own != path && !slices.Contains(row, own) {
+			faults = append(faults, fmt.Sprintf("%s must not import %s", p.name(), own))
+		}
+	}
+	for prefix, rule := range confined {
+		if slices.Contains(rule.packages, p.name()) {
+			continue
+		}
+		imports := p.Imports
+		if !rule.tests {
+			imports = slices.Concat(imports, p.TestImports, p.XTestImports)
+		}
+		for _, path := range imports {
+			if path == prefix || strings.HasPrefix(path, prefix+"/") || strings.HasPrefix(path, prefix+".") {
+				faults = append(faults, fmt.Sprintf("%s must not import %s", p.name(), path))
+			}
+		}
+	}
+	slices.Sort(faults)
+	return slices.Compact(faults)
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range listPackages(t) {
+		for _, fault := range importFaults(&p) {
+			t.Error(fault)
+		}
+	}
+}
+
+// Every row must name packages that have rows, and the rows must have no cycle.
+func TestImportTable(t *testing.T) {
+	state := map[string]int{} // 1: on the way, 2: done
+	var visit func(name string)
+	visit = func(name string) {
+		if state[name] == 1 {
+			t.Errorf("the table lets %s import itself by a circle", name)
+		}
+		if state[name] != 0 {
+			return
+		}
+		state[name] = 1
+		for _, next := range allowed[name] {
+			if _, ok := allowed[next]; !ok {
+				t.Errorf("%s may import %s, which has no row", name, next)
+			}
+			visit(next)
+		}
+		state[name] = 2
+	}
+	for name := range allowed {
+		visit(name)
+	}
+	for _, name := range []string{"mvcc", "lease"} {
+		for _, other := range []string{"mvcc", "lease", "shard"} {
+			if slices.Contains(allowed[name], other) {
+				t.Errorf("the table lets %s import %s", name, other)
+			}
+		}
+	}
+}
+
+func TestImportFaults(t *testing.T) {
+	for _, tc := range []struct {
+		p    listed
+		want string
+	}{
+		{listed{ImportPath: module + "/shard", Imports: []string{module + "/mvcc", "github.com/lni/dragonboat/v4"}}, ""},
+		{listed{ImportPath: module + "/mvcc", Imports: []string{module + "/lease"}}, "mvcc must not import lease"},
+		{listed{ImportPath: module + "/shard", Imports: []string{module + "/router"}}, "shard must not import router"},
+		{listed{ImportPath: module + "/elsewhere"}, "elsewhere has no row in the table of allowed imports"},
+		{
+			listed{ImportPath: module + "/router", XTestImports: []string{"github.com/lni/dragonboat/v4/config"}},
+			"router must not import github.com/lni/dragonboat/v4/config",
+		},
+		{listed{ImportPath: module + "/api", TestImports: []string{"go.uber.org/zap"}}, ""},
+		{listed{ImportPath: module + "/api", Imports: []string{"go.uber.org/zap/zapcore"}}, "api must not import go.uber.org/zap/zapcore"},
+		{listed{ImportPath: module + "/api", Imports: []string{"go.uber.org/zapper"}}, ""},
+	} {
+		if got := strings.Join(importFaults(&tc.p), "; "); got != tc.want {
+			t.Errorf("%+v: %q, want %q", tc.p, got, tc.want)
+		}
+	}
+}
