@@ -3,6 +3,7 @@ package mvcc
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -421,22 +422,26 @@ func (x *machine) check(t *rapid.T) {
 }
 
 func TestModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		x := &machine{env: newEnv(t, vfs.NewMem()), m: newModel(), published: modelState{rev: 1}, pubComp: -1}
-		defer func() {
-			for _, h := range x.held {
-				h.v.Close()
-			}
-			if x.w != nil {
-				x.w.batch.Close()
-			}
-			x.close()
-		}()
-		t.Repeat(map[string]func(*rapid.T){
-			"put": x.put, "put again": x.put, "delete": x.delete, "delete keys": x.deleteKeys, "txn": x.transact, "txn again": x.transact,
-			"compact": x.compactSome, "publish": x.publish, "publish again": x.publish, "range": x.rangeNow, "range again": x.rangeNow,
-			"stream": x.stream, "read txn": x.readTxn, "hold": x.hold, "release": x.release, "sweep": x.sweepSome, "reopen": x.reopen,
-			"check": x.check,
-		})
+	for i := range 10 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) { rapid.Check(t, checkMachine) })
+	}
+}
+
+func checkMachine(t *rapid.T) {
+	x := &machine{env: newEnv(t, vfs.NewMem()), m: newModel(), published: modelState{rev: 1}, pubComp: -1}
+	defer func() {
+		for _, h := range x.held {
+			h.v.Close()
+		}
+		if x.w != nil {
+			x.w.batch.Close()
+		}
+		x.close()
+	}()
+	t.Repeat(map[string]func(*rapid.T){
+		"put": x.put, "put again": x.put, "delete": x.delete, "delete keys": x.deleteKeys, "txn": x.transact, "txn again": x.transact,
+		"compact": x.compactSome, "publish": x.publish, "publish again": x.publish, "range": x.rangeNow, "range again": x.rangeNow,
+		"stream": x.stream, "read txn": x.readTxn, "hold": x.hold, "release": x.release, "sweep": x.sweepSome, "reopen": x.reopen,
+		"check": x.check,
 	})
 }

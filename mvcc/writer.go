@@ -1,6 +1,7 @@
 package mvcc
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -47,9 +48,11 @@ type Writer struct {
 	changed bool
 
 	// The running command: the revision it will have and its changes so far.
-	// r.rev is number as soon as there is one.
+	// The reader's rev is number as soon as there is one.
 	number int64
 	sub    uint32
+	// killed says that a tombstone is among them.
+	killed bool
 }
 
 // pending is what a batch has written so far.
@@ -93,7 +96,7 @@ func (w *Writer) Compacted() int64 { return w.compact }
 
 // begin starts a command.
 func (w *Writer) begin(o Opts) {
-	w.sub = 0
+	w.sub, w.killed = 0, false
 	w.number = w.rev + 1
 	if o.Number != 0 {
 		if o.Number <= w.rev {
@@ -124,7 +127,8 @@ func (w *Writer) write(it, old *item, value []byte) error {
 	if err := w.store(it, value); err != nil {
 		return err
 	}
-	w.pending.changes = append(w.pending.changes, change{it: it, prev: w.before(old)})
+	w.pending.changes = append(w.pending.changes, change{it: it, prev: w.before(it.key, old)})
+	w.killed = w.killed || it.dead
 	w.added += it.bytes()
 	w.index(it, old)
 	return nil
@@ -144,14 +148,18 @@ func (w *Writer) store(it *item, value []byte) error {
 	return d.Finish()
 }
 
-// before returns what a key was before the running command, given its current
+// before returns what key was before the running command, given its current
 // version old.
-func (w *Writer) before(old *item) *item {
-	if old == nil || old.mod != w.number || w.sub == 1 {
+func (w *Writer) before(key []byte, old *item) *item {
+	if w.sub == 1 || old != nil && old.mod != w.number || old == nil && !w.killed {
 		return old
 	}
+	// The command has perhaps changed the key already.
 	for _, c := range slices.Backward(w.pending.changes) {
-		if c.it == old {
+		if c.it.mod != w.number {
+			break
+		}
+		if bytes.Equal(c.it.key, key) {
 			return c.prev
 		}
 	}
