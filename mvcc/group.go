@@ -140,6 +140,16 @@ func (g *Group) Progress() (rev int64, ok bool) {
 	return rev, g.behind == 0 && len(g.future) == 0 && len(g.watchers) > 0 && g.s.loaded()
 }
 
+// ProgressOf is Progress of one watcher: those beside it don't count.
+func (g *Group) ProgressOf(id int64) (rev int64, ok bool) {
+	h := &g.s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	rev = g.s.state.Load().rev
+	w := g.watchers[id]
+	return rev, w != nil && !w.behind && w.opts.Start <= rev && g.s.loaded()
+}
+
 // Poll returns the next batch of one of the watchers, or false if there is none
 // now. Watchers take turns. Poll never waits for anything but the disk. An error
 // is a fault of storage.
