@@ -31,6 +31,9 @@ type Replica struct {
 	wg sync.WaitGroup
 	// leadMu orders the calls of leads. It is taken before mu.
 	leadMu sync.Mutex
+	// machineMu is held while the state changes and while it is replaced, so that
+	// nobody sees a half.
+	machineMu sync.Mutex
 	// kick wakes the proposer.
 	kick chan struct{}
 
@@ -157,6 +160,15 @@ func (r *Replica) jumped(p progress) {
 	defer r.mu.Unlock()
 	r.applied = p
 	r.notifyLocked()
+}
+
+// Between runs fn while no entry is being applied, so that what it reads of the
+// state's parts belongs together. fn must be short and must not call the
+// replica.
+func (r *Replica) Between(fn func()) {
+	r.machineMu.Lock()
+	defer r.machineMu.Unlock()
+	fn()
 }
 
 // close ends the replica's own work; dragonboat has stopped calling it or is

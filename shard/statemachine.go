@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 	sm "github.com/lni/dragonboat/v4/statemachine"
@@ -21,9 +20,7 @@ type stateMachine struct {
 	r  *Replica
 	db *pebble.DB
 
-	// mu is held while the state changes and while it is replaced, so that a
-	// snapshot sees no half. progress is protected by it.
-	mu       sync.Mutex
+	// progress is protected by the replica's machineMu.
 	progress progress
 }
 
@@ -37,8 +34,8 @@ type settlement struct {
 
 // Open returns the index of the last entry that the state holds.
 func (s *stateMachine) Open(<-chan struct{}) (uint64, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.r.machineMu.Lock()
+	defer s.r.machineMu.Unlock()
 	p, err := readProgress(s.db, s.r.prefix)
 	if err != nil {
 		return 0, err
@@ -52,8 +49,8 @@ func (s *stateMachine) Open(<-chan struct{}) (uint64, error) {
 // Pebble batch. An error stops the process, which is right: the state can't be
 // written.
 func (s *stateMachine) Update(entries []sm.Entry) ([]sm.Entry, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.r.machineMu.Lock()
+	defer s.r.machineMu.Unlock()
 	b := s.db.NewBatch()
 	run := s.r.machine.Apply(b)
 	p := s.progress
@@ -159,8 +156,8 @@ func (s *stateMachine) Sync() error {
 
 // PrepareSnapshot pins the state as it is now.
 func (s *stateMachine) PrepareSnapshot() (any, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.r.machineMu.Lock()
+	defer s.r.machineMu.Unlock()
 	return s.db.NewSnapshot(), nil
 }
 
@@ -181,8 +178,8 @@ func (s *stateMachine) SaveSnapshot(pinned any, w io.Writer, stop <-chan struct{
 // unknown outcome before the new state is visible: the log between the old
 // state and the new one was never seen here.
 func (s *stateMachine) RecoverFromSnapshot(r io.Reader, stop <-chan struct{}) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.r.machineMu.Lock()
+	defer s.r.machineMu.Unlock()
 	s.r.lost()
 	s.r.machine.BeginReload()
 	if err := readSnapshot(s.db, s.r.fs, s.r.tempDir, s.r.prefix, r, stop); err != nil {

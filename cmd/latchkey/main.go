@@ -1,0 +1,95 @@
+// Command latchkey runs one node of a Latchkey cluster. Without flags it is a
+// cluster of its own that serves etcd's API on http://localhost:2379 and keeps
+// its data in default.latchkey.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/latchkey-db/latchkey/internal/config"
+	"github.com/latchkey-db/latchkey/internal/datadir"
+	"github.com/latchkey-db/latchkey/internal/node"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// drainTimeout bounds how long running calls may finish after a signal.
+const drainTimeout = 3 * time.Second
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+}
+
+func run(args, environ []string, stdout, stderr io.Writer) int {
+	c, err := config.Parse(args, environ)
+	switch {
+	case errors.Is(err, config.ErrHelp):
+		err = config.WriteHelp(stdout)
+	case errors.Is(err, config.ErrVersion):
+		err = config.WriteVersion(stdout)
+	case err != nil:
+		return fail(stderr, err)
+	default:
+		return serve(c, stdout, stderr)
+	}
+	if err != nil {
+		return fail(stderr, err)
+	}
+	return 0
+}
+
+// fail prints one line and returns the exit code for the error.
+func fail(stderr io.Writer, err error) int {
+	fmt.Fprintf(stderr, "latchkey: %v\n", err)
+	var usage *config.UsageError
+	if errors.As(err, &usage) || errors.Is(err, node.ErrListen) || errors.Is(err, datadir.ErrLogShards) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func serve(c *config.Config, stdout, stderr io.Writer) int {
+	log, outputs, err := c.OpenLog(stdout, stderr)
+	if err != nil {
+		return fail(stderr, err)
+	}
+	defer outputs.Close()
+	slog.SetDefault(log)
+	for _, w := range c.Warnings {
+		log.Warn("setting", slog.String("name", w.Setting), slog.String("text", w.Text))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	n, err := node.Start(node.Options{Config: c, Log: log})
+	if err != nil {
+		return fail(stderr, err)
+	}
+	for _, a := range n.Addrs() {
+		log.Info("serving clients", slog.String("address", a.String()))
+	}
+	code := 0
+	select {
+	case <-ctx.Done():
+		stop()
+	case err := <-n.Failed():
+		code = fail(stderr, err)
+	}
+	drain, cancel := context.WithTimeout(context.Background(), drainTimeout)
+	defer cancel()
+	if err := n.Stop(drain); err != nil {
+		code = fail(stderr, err)
+	}
+	return code
+}

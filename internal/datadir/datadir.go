@@ -1,0 +1,271 @@
+// Package datadir owns what a data directory says of itself: who its node is,
+// and what was decided at the first start and can never change.
+//
+//	LOCK          held while a process uses the directory
+//	node.json     the identity, written whole or not at all
+//	raft/         the Raft logs, one directory a host
+//	state/        the state of all replicas
+//	*/INSTANCE    the marker that ties raft/ and state/ to node.json
+//
+// The logs and the state share one fate: a replica whose log was lost may have
+// voted, and one whose state was lost may have acknowledged. A directory whose
+// parts don't belong together is refused.
+package datadir
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"io/fs"
+)
+
+// Format is the version of the layout that this program reads and writes.
+const Format = 1
+
+const (
+	lockFile     = "LOCK"
+	identityFile = "node.json"
+	markerFile   = "INSTANCE"
+	raftDir      = "raft"
+	stateDir     = "state"
+)
+
+var (
+	// ErrInUse is returned when another process uses the directory.
+	ErrInUse = errors.New("data directory is in use by another process")
+	// ErrHostname is returned when the host is called otherwise than at the first
+	// start.
+	ErrHostname = errors.New("host name changed")
+	// ErrLogShards is returned when another number of log shards is asked for
+	// than the directory was made with.
+	ErrLogShards = errors.New("number of log shards changed")
+	// ErrTorn is returned when the parts of the directory don't belong together.
+	ErrTorn = errors.New("data directory is not whole")
+	// ErrFormat is returned for a directory that this program can't read.
+	ErrFormat = errors.New("data directory has an unknown format")
+)
+
+// Identity is what was decided at the first start.
+type Identity struct {
+	// Format is the version of the layout.
+	Format int `json:"format"`
+	// NodeID is the node's id in its cluster.
+	NodeID uint64 `json:"node_id,string"`
+	// DeploymentID keeps clusters apart that reach each other by mistake.
+	DeploymentID uint64 `json:"deployment_id,string"`
+	// LogShards is the number of Raft logs for data shards.
+	LogShards uint64 `json:"log_shards"`
+	// Hostname is what the operating system called the host; the logs' path
+	// contains it.
+	Hostname string `json:"hostname"`
+	// Instance is drawn at random for this directory.
+	Instance string `json:"instance"`
+	// Whole is set once the markers lie in their places.
+	Whole bool `json:"whole"`
+}
+
+// Config says what a node wants of its directory.
+type Config struct {
+	// FS is the file system and Path the directory there.
+	FS   vfs.FS
+	Path string
+	// New is the identity for a directory that is made now. Format, Instance and
+	// Whole are filled in.
+	New Identity
+	// Hostname is what the host is called today.
+	Hostname string
+	// LogShards, unless 0, was asked for explicitly.
+	LogShards uint64
+}
+
+// Dir is a data directory in use.
+type Dir struct {
+	fs   vfs.FS
+	path string
+	id   Identity
+	lock io.Closer
+}
+
+// Open takes the directory into use, making it if there is none.
+func Open(c Config) (*Dir, error) {
+	if err := c.FS.MkdirAll(c.Path, 0o700); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	lock, err := c.FS.Lock(c.FS.PathJoin(c.Path, lockFile))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s (%w)", ErrInUse, c.Path, err)
+	}
+	d := &Dir{fs: c.FS, path: c.Path, lock: lock}
+	if err := d.open(c); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return d, nil
+}
+
+func (d *Dir) open(c Config) error {
+	found, err := d.read()
+	if err != nil {
+		return err
+	}
+	if !found {
+		if err := d.create(c); err != nil {
+			return err
+		}
+	}
+	if err := d.check(c); err != nil {
+		return err
+	}
+	if d.id.Whole {
+		return d.checkMarkers()
+	}
+	return d.finish()
+}
+
+// read loads the identity and reports whether there is one.
+func (d *Dir) read() (bool, error) {
+	b, err := d.readFile(d.fs.PathJoin(d.path, identityFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read identity: %w", err)
+	}
+	if err := json.Unmarshal(b, &d.id); err != nil {
+		return false, fmt.Errorf("%w: %s: %w", ErrTorn, d.fs.PathJoin(d.path, identityFile), err)
+	}
+	return true, nil
+}
+
+// create draws an instance and writes the identity. Without one there must be no
+// data: it would belong to nobody.
+func (d *Dir) create(c Config) error {
+	for _, part := range []string{raftDir, stateDir} {
+		if _, err := d.fs.Stat(d.fs.PathJoin(d.path, part)); err == nil {
+			return fmt.Errorf("%w: %s has a directory %s but no %s; put the file back, or move the directory away to start an empty node",
+				ErrTorn, d.path, part, identityFile)
+		}
+	}
+	var seed [16]byte
+	if _, err := rand.Read(seed[:]); err != nil {
+		return fmt.Errorf("draw instance: %w", err)
+	}
+	d.id = c.New
+	d.id.Format, d.id.Instance, d.id.Hostname, d.id.Whole = Format, hex.EncodeToString(seed[:]), c.Hostname, false
+	if c.LogShards != 0 {
+		d.id.LogShards = c.LogShards
+	}
+	return d.write()
+}
+
+func (d *Dir) check(c Config) error {
+	switch {
+	case d.id.Format != Format:
+		return fmt.Errorf("%w: %d, this program reads %d", ErrFormat, d.id.Format, Format)
+	case d.id.Hostname != c.Hostname:
+		return fmt.Errorf("%w: %s was made on host %q, this is %q; the Raft log is bound to the name: give the host its old name",
+			ErrHostname, d.path, d.id.Hostname, c.Hostname)
+	case c.LogShards != 0 && c.LogShards != d.id.LogShards:
+		return fmt.Errorf("%w: %s was made with %d, %d asked for", ErrLogShards, d.path, d.id.LogShards, c.LogShards)
+	}
+	return nil
+}
+
+// finish puts the markers into place. Nothing else has been written yet.
+func (d *Dir) finish() error {
+	for _, part := range []string{raftDir, stateDir} {
+		dir := d.fs.PathJoin(d.path, part)
+		if err := d.fs.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make %s: %w", dir, err)
+		}
+		if err := d.writeFile(dir, markerFile, []byte(d.id.Instance)); err != nil {
+			return fmt.Errorf("mark %s: %w", dir, err)
+		}
+	}
+	d.id.Whole = true
+	return d.write()
+}
+
+func (d *Dir) checkMarkers() error {
+	for _, part := range []string{raftDir, stateDir} {
+		dir := d.fs.PathJoin(d.path, part)
+		b, err := d.readFile(d.fs.PathJoin(dir, markerFile))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("%w: %s is gone or empty; put it back, or replace this node by a new one on an empty directory", ErrTorn, dir)
+		case err != nil:
+			return fmt.Errorf("read marker: %w", err)
+		case string(b) != d.id.Instance:
+			return fmt.Errorf("%w: %s belongs to another data directory; put the right one back, or replace this node by a new one on an empty directory",
+				ErrTorn, dir)
+		}
+	}
+	return nil
+}
+
+func (d *Dir) write() error {
+	b, err := json.MarshalIndent(d.id, "", "  ")
+	if err == nil {
+		err = d.writeFile(d.path, identityFile, append(b, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("write identity: %w", err)
+	}
+	return nil
+}
+
+// writeFile replaces a file, durably and as a whole.
+func (d *Dir) writeFile(dir, name string, content []byte) error {
+	path := d.fs.PathJoin(dir, name)
+	f, err := d.fs.Create(path+".new", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := d.fs.Rename(path+".new", path); err != nil {
+		return err
+	}
+	return d.syncDir(dir)
+}
+
+func (d *Dir) syncDir(path string) error {
+	f, err := d.fs.OpenDir(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func (d *Dir) readFile(path string) ([]byte, error) {
+	f, err := d.fs.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(f)
+	return b, errors.Join(err, f.Close())
+}
+
+// Identity returns what the directory says of its node.
+func (d *Dir) Identity() Identity { return d.id }
+
+// Raft returns the directory of the Raft log of the host called name.
+func (d *Dir) Raft(name string) string { return d.fs.PathJoin(d.path, raftDir, name) }
+
+// State returns the directory of the state.
+func (d *Dir) State() string { return d.fs.PathJoin(d.path, stateDir, "db") }
+
+// Temp returns the directory for files that are not kept over a restart.
+func (d *Dir) Temp() string { return d.fs.PathJoin(d.path, "tmp") }
+
+// Close lets another process use the directory.
+func (d *Dir) Close() error { return d.lock.Close() }

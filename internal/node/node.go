@@ -1,0 +1,314 @@
+// Package node puts a node together: its data directory, the Raft hosts, the
+// system shard, the data shards, the router and the API. The binary and the
+// tests that need a whole node in their process share it.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	raftvfs "github.com/lni/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/latchkey-db/latchkey/api"
+	"github.com/latchkey-db/latchkey/internal/config"
+	"github.com/latchkey-db/latchkey/internal/datadir"
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/router"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Options are what a node needs beside its configuration.
+type Options struct {
+	// Config is the node's configuration.
+	Config *config.Config
+	// Log receives what operators should see.
+	Log *slog.Logger
+	// StateFS and RaftFS are the file systems of the state and of the Raft logs;
+	// nil is the operating system's.
+	StateFS vfs.FS
+	RaftFS  raftvfs.FS
+	// Listeners serve clients; nil opens those of the configuration.
+	Listeners []net.Listener
+}
+
+// Node is a running node.
+type Node struct {
+	log       *slog.Logger
+	listeners []net.Listener
+	dir       *datadir.Dir
+	state     *pebble.DB
+	system    *shard.Host
+	data      *shard.Host
+	shards    map[uint64]*shard.Data
+	cluster   *placement.Cluster
+	router    *router.Router
+	server    *api.Server
+	failed    chan error
+	serving   int
+}
+
+// startTimeout bounds how long a node waits at its start for the shards to have
+// leaders.
+const startTimeout = time.Minute
+
+// Start starts a node and returns when it serves.
+func Start(o Options) (n *Node, err error) {
+	n = &Node{log: o.Log, listeners: o.Listeners, shards: make(map[uint64]*shard.Data), failed: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			n.close()
+		}
+	}()
+	if n.listeners == nil {
+		if n.listeners, err = listen(o.Config.ListenClientURLs); err != nil {
+			return n, err
+		}
+	}
+	if o.StateFS == nil {
+		o.StateFS = vfs.Default
+	}
+	for _, step := range []func(*Options) error{n.openDir, n.openState, n.openHosts, n.openShards, n.openServer} {
+		if err := step(&o); err != nil {
+			return n, err
+		}
+	}
+	n.serve()
+	return n, nil
+}
+
+func (n *Node) openDir(o *Options) error {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("ask for host name: %w", err)
+	}
+	self, ok := o.Config.InitialCluster[o.Config.Name]
+	if !ok {
+		return fmt.Errorf("initial cluster does not name node %q", o.Config.Name)
+	}
+	n.dir, err = datadir.Open(datadir.Config{
+		FS: o.StateFS, Path: o.Config.DataDir, Hostname: hostname, LogShards: uint64(o.Config.LogShards),
+		New: datadir.Identity{
+			NodeID:       memberID(sortedURLs(self), o.Config.ClusterToken),
+			DeploymentID: deploymentID(o.Config.ClusterToken),
+			LogShards:    defaultLogShards(),
+		},
+	})
+	return err
+}
+
+// defaultLogShards is the number of Raft logs by cores. One log makes the
+// largest groups for each fsync; more pay only where fsyncs run side by side.
+func defaultLogShards() uint64 {
+	switch cores := runtime.NumCPU(); {
+	case cores <= 4:
+		return 1
+	case cores <= 8:
+		return 2
+	case cores <= 16:
+		return 4
+	default:
+		return 8
+	}
+}
+
+// Sizes of the state's Pebble. What is hot is small; what is cold is on disk.
+const (
+	stateCache    = 16 << 20
+	stateMemtable = 8 << 20
+)
+
+func (n *Node) openState(o *Options) error {
+	cache := pebble.NewCache(stateCache)
+	defer cache.Unref()
+	db, err := pebble.Open(n.dir.State(), &pebble.Options{
+		FS:                 o.StateFS,
+		Cache:              cache,
+		MemTableSize:       stateMemtable,
+		FormatMajorVersion: pebble.FormatNewest,
+		Logger:             pebbleLogger{o.Log},
+	})
+	if err != nil {
+		return fmt.Errorf("open state in %s: %w", n.dir.State(), err)
+	}
+	n.state = db
+	return nil
+}
+
+func (n *Node) openHosts(o *Options) error {
+	id := n.dir.Identity()
+	syncer := shard.NewSyncer(n.state)
+	tick := soloTick
+	ticks := soloElectionTicks
+	if len(o.Config.InitialCluster) > 1 {
+		tick, ticks = o.Config.HeartbeatInterval, uint64(o.Config.ElectionTimeout/o.Config.HeartbeatInterval)
+	}
+	open := func(name string, logs uint64) (*shard.Host, error) {
+		self := nodeHostID(name, id.NodeID)
+		return shard.OpenHost(shard.HostConfig{
+			Dir: n.dir.Raft(name), Name: name, NodeHostID: self, Address: name,
+			Resolve:      func(target string) (string, bool) { return name, target == self },
+			DeploymentID: id.DeploymentID, LogShards: logs,
+			Tick: tick, HeartbeatTicks: 1, ElectionTicks: ticks,
+			DB: n.state, Syncer: syncer, StateFS: o.StateFS, TempDir: n.dir.Temp(), RaftFS: o.RaftFS,
+			Log: o.Log,
+		})
+	}
+	var err error
+	if n.system, err = open("system", 1); err != nil {
+		return err
+	}
+	n.data, err = open("data", id.LogShards)
+	return err
+}
+
+// A node that is a cluster of its own elects itself without waiting for others.
+const (
+	soloTick                 = 50 * time.Millisecond
+	soloElectionTicks uint64 = 3
+)
+
+// openShards starts the system shard, makes the cluster if there is none, and
+// starts the data shards that have a replica here.
+func (n *Node) openShards(o *Options) error {
+	machine, err := placement.Open(n.state, shard.Prefix(placement.SystemShard, 1))
+	if err != nil {
+		return err
+	}
+	id := n.dir.Identity().NodeID
+	n.cluster, err = placement.Start(placement.Config{
+		Host: n.system, Machine: machine, Self: id, ReplicaID: 1,
+		Members: map[uint64]uint64{1: id}, Targets: map[uint64]string{1: nodeHostID("system", id)},
+		Timeout: requestTimeout(o.Config),
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	self := placement.NodeRecord{
+		ID: id, Name: o.Config.Name,
+		PeerURLs: sortedURLs(o.Config.AdvertisePeerURLs), ClientURLs: sortedURLs(o.Config.AdvertiseClientURLs),
+	}
+	state, err := n.cluster.Bootstrap(ctx, self, []placement.NodeRecord{self})
+	if err != nil {
+		return err
+	}
+	for _, h := range state.Shards {
+		for replicaID, nodeID := range h.Replicas {
+			if nodeID != id {
+				continue
+			}
+			d, err := n.data.StartData(shard.DataConfig{
+				ShardID: h.ID, ReplicaID: replicaID, Members: map[uint64]string{replicaID: nodeHostID("data", id)},
+			})
+			if err != nil {
+				return err
+			}
+			n.shards[h.ID] = d
+			if err := d.Replica().AwaitServing(ctx); err != nil {
+				return fmt.Errorf("wait for the leader of shard %d: %w", h.ID, err)
+			}
+		}
+	}
+	return nil
+}
+
+// requestTimeout is etcd's: five seconds and what two elections take.
+func requestTimeout(c *config.Config) time.Duration { return 5*time.Second + 2*c.ElectionTimeout }
+
+func (n *Node) openServer(o *Options) error {
+	c := o.Config
+	n.router = router.New(router.Config{
+		Map: n.cluster, Shards: n.shards, Timeout: requestTimeout(c), Compactor: n.compactState,
+	})
+	metrics := prometheus.NewRegistry()
+	view := services{Router: n.router, node: n}
+	var err error
+	n.server, err = api.NewServer(api.Config{
+		Store: n.router, Leases: n.router, Watches: view, Cluster: n.cluster, Maintenance: view,
+		Log: o.Log, Metrics: metrics, SnapshotDir: n.dir.Temp(),
+		MaxTxnOps: c.MaxTxnOps, MaxRequestBytes: c.MaxRequestBytes, MaxConcurrentStreams: c.MaxConcurrentStreams,
+		QuotaBytes: c.QuotaBytes, ElectionTimeout: c.ElectionTimeout, RequestTimeout: requestTimeout(c),
+		ProgressInterval: c.ProgressInterval, PingMinTime: c.PingMinTime, PingInterval: c.PingInterval,
+		PingTimeout: c.PingTimeout, EnablePprof: c.EnablePprof, ExtensiveMetrics: c.Metrics == config.ExtensiveMetrics,
+	})
+	return err
+}
+
+func (n *Node) compactState(ctx context.Context) error {
+	return n.state.Compact(ctx, []byte{0}, []byte{0xff}, true)
+}
+
+func (n *Node) serve() {
+	n.serving = len(n.listeners)
+	served := make(chan error, len(n.listeners))
+	for _, l := range n.listeners {
+		go func() { served <- n.server.Serve(l) }()
+	}
+	go func() {
+		for range n.serving {
+			if err := <-served; err != nil && !errors.Is(err, api.ErrServerStopped) {
+				select {
+				case n.failed <- err:
+				default:
+				}
+			}
+		}
+		close(n.failed)
+	}()
+}
+
+// Addrs returns the addresses that clients are served on.
+func (n *Node) Addrs() []net.Addr {
+	addrs := make([]net.Addr, 0, len(n.listeners))
+	for _, l := range n.listeners {
+		addrs = append(addrs, l.Addr())
+	}
+	return addrs
+}
+
+// Failed yields an error when the node can't serve any more. It is closed when
+// the node has stopped serving.
+func (n *Node) Failed() <-chan error { return n.failed }
+
+// Stop ends the node: calls that run may finish while ctx lasts.
+func (n *Node) Stop(ctx context.Context) error {
+	n.server.Stop(ctx)
+	for range n.failed {
+	}
+	return n.close()
+}
+
+// close gives back whatever the node holds, in the opposite order.
+func (n *Node) close() error {
+	var errs []error
+	if n.server == nil {
+		for _, l := range n.listeners {
+			errs = append(errs, l.Close())
+		}
+	}
+	for _, h := range []*shard.Host{n.data, n.system} {
+		if h != nil {
+			h.Close()
+		}
+	}
+	for _, d := range n.shards {
+		d.Close()
+	}
+	if n.state != nil {
+		errs = append(errs, n.state.Close())
+	}
+	if n.dir != nil {
+		errs = append(errs, n.dir.Close())
+	}
+	return errors.Join(errs...)
+}

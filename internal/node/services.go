@@ -1,0 +1,54 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/latchkey-db/latchkey/api"
+	"github.com/latchkey-db/latchkey/router"
+)
+
+// services completes the router to what the API asks of the node.
+type services struct {
+	*router.Router
+	node *Node
+}
+
+var (
+	_ api.Watches     = services{}
+	_ api.Maintenance = services{}
+	_ api.Store       = (*router.Router)(nil)
+	_ api.Leases      = (*router.Router)(nil)
+)
+
+// NewWatchGroup returns the watchers of one client stream.
+func (s services) NewWatchGroup() api.WatchGroup { return s.Router.NewWatchGroup() }
+
+// Status tells the node's sizes and its place in the system shard's log.
+func (s services) Status() api.NodeStatus {
+	applied := s.node.cluster.Replica().Applied()
+	return api.NodeStatus{DBSizeInUse: s.LiveSize(), RaftIndex: applied, RaftAppliedIndex: applied}
+}
+
+// pebbleLogger passes on what the state's Pebble has to say.
+type pebbleLogger struct{ log *slog.Logger }
+
+// Infof logs below debug level.
+func (p pebbleLogger) Infof(format string, args ...any) { p.at(slog.LevelDebug-4, format, args) }
+
+// Errorf logs at warning level.
+func (p pebbleLogger) Errorf(format string, args ...any) { p.at(slog.LevelWarn, format, args) }
+
+// Fatalf logs and panics, as Pebble relies on its not returning.
+func (p pebbleLogger) Fatalf(format string, args ...any) {
+	p.at(slog.LevelError, format, args)
+	panic(fmt.Sprintf(format, args...)) //nolint:forbidigo // Pebble counts on it that Fatalf does not return
+}
+
+func (p pebbleLogger) at(level slog.Level, format string, args []any) {
+	ctx := context.Background()
+	if p.log.Enabled(ctx, level) {
+		p.log.LogAttrs(ctx, level, "state store", slog.String("text", fmt.Sprintf(format, args...)))
+	}
+}

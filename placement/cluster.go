@@ -1,0 +1,197 @@
+package placement
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// SystemShard is the id of the system shard, and FirstDataShard that of the
+// first data shard.
+const (
+	SystemShard    = 1
+	FirstDataShard = 2
+)
+
+// Version is the newest cluster version that this program speaks.
+const Version = 1
+
+// Cluster is this node's place in the cluster, and the calls that change the
+// system shard's state.
+type Cluster struct {
+	machine *Machine
+	replica *shard.Replica
+	self    uint64
+	// members maps the system shard's replicas to nodes.
+	members map[uint64]uint64
+	timeout time.Duration
+}
+
+// Config says who this node is.
+type Config struct {
+	// Host runs the system shard's replica.
+	Host *shard.Host
+	// Machine is the system shard's state on this node.
+	Machine *Machine
+	// Self is this node's id, and ReplicaID its member of the system shard.
+	Self, ReplicaID uint64
+	// Members are the system shard's first members: replica id to node id;
+	// Targets their NodeHostIDs.
+	Members map[uint64]uint64
+	Targets map[uint64]string
+	// Timeout bounds calls that go through the system shard.
+	Timeout time.Duration
+}
+
+// Start starts the system shard's replica.
+func Start(c Config) (*Cluster, error) {
+	r, err := c.Host.Start(shard.ReplicaConfig{
+		ShardID: SystemShard, ReplicaID: c.ReplicaID, Members: c.Targets, Machine: c.Machine,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{machine: c.Machine, replica: r, self: c.Self, members: c.Members, timeout: c.Timeout}, nil
+}
+
+// Bootstrap makes the cluster, unless it was made before, and makes the system
+// shard say of this node what self says. It returns the state that holds then.
+func (c *Cluster) Bootstrap(ctx context.Context, self NodeRecord, nodes []NodeRecord) (*State, error) {
+	if err := c.confirmed(ctx); err != nil {
+		return nil, err
+	}
+	if c.State().Cluster.ID == 0 {
+		p, err := newBootstrap(nodes, c.members)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := c.propose(ctx, kindBootstrap, p); err != nil {
+			return nil, fmt.Errorf("bootstrap cluster: %w", err)
+		}
+	}
+	if !sameNode(c.State().Nodes[self.ID], self) {
+		if _, err := c.propose(ctx, kindNode, self); err != nil {
+			return nil, fmt.Errorf("announce node: %w", err)
+		}
+	}
+	return c.State(), nil
+}
+
+func sameNode(a, b NodeRecord) bool {
+	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.PeerURLs, b.PeerURLs) && slices.Equal(a.ClientURLs, b.ClientURLs)
+}
+
+// newBootstrap describes a cluster of one data shard with a replica on every
+// node.
+func newBootstrap(nodes []NodeRecord, members map[uint64]uint64) (bootstrap, error) {
+	var seed [8]byte
+	if _, err := rand.Read(seed[:]); err != nil {
+		return bootstrap{}, fmt.Errorf("draw cluster id: %w", err)
+	}
+	return bootstrap{
+		Cluster: ClusterRecord{
+			ID:        max(binary.BigEndian.Uint64(seed[:]), 1),
+			Version:   Version,
+			Epoch:     1,
+			NextShard: FirstDataShard + 1,
+		},
+		Nodes:  nodes,
+		Shards: []ShardRecord{{ID: FirstDataShard, Replicas: members, NextReplica: uint64(len(members)) + 1}},
+		Map:    Map{{Start: []byte{}, Shard: FirstDataShard}},
+	}, nil
+}
+
+// State returns the newest state that this node knows.
+func (c *Cluster) State() *State { return c.machine.State() }
+
+// Replica returns the system shard's replica on this node.
+func (c *Cluster) Replica() *shard.Replica { return c.replica }
+
+// ClusterID returns the cluster's id, 0 before the bootstrap.
+func (c *Cluster) ClusterID() uint64 { return c.State().Cluster.ID }
+
+// MemberID returns this node's id.
+func (c *Cluster) MemberID() uint64 { return c.self }
+
+// Term returns the system shard's Raft term.
+func (c *Cluster) Term() uint64 { return c.replica.Leader().Term }
+
+// Leader returns the node that leads the system shard, 0 while there is none.
+func (c *Cluster) Leader() uint64 { return c.members[c.replica.Leader().ReplicaID] }
+
+// Members lists the nodes. A linearizable list is the leader's.
+func (c *Cluster) Members(ctx context.Context, linearizable bool) ([]*pb.Member, error) {
+	if linearizable {
+		if err := c.confirmed(ctx); err != nil {
+			return nil, err
+		}
+	}
+	nodes := c.State().SortedNodes()
+	list := make([]*pb.Member, 0, len(nodes))
+	for _, n := range nodes {
+		list = append(list, &pb.Member{ID: n.ID, Name: n.Name, PeerURLs: n.PeerURLs, ClientURLs: n.ClientURLs})
+	}
+	return list, nil
+}
+
+// Alarms lists the raised alarms that this node knows of.
+func (c *Cluster) Alarms() []*pb.AlarmMember {
+	var list []*pb.AlarmMember
+	for _, a := range c.State().Alarms {
+		list = append(list, &pb.AlarmMember{MemberID: a.Member, Alarm: a.Type})
+	}
+	return list
+}
+
+// RaiseAlarm raises an alarm of a member and returns it.
+func (c *Cluster) RaiseAlarm(ctx context.Context, member uint64, t pb.AlarmType) ([]*pb.AlarmMember, error) {
+	if _, err := c.propose(ctx, kindAlarm, alarm{AlarmRecord{member, t}, true}); err != nil {
+		return nil, err
+	}
+	return []*pb.AlarmMember{{MemberID: member, Alarm: t}}, nil
+}
+
+// ClearAlarm clears an alarm of a member and returns it, or nothing if it was not
+// raised.
+func (c *Cluster) ClearAlarm(ctx context.Context, member uint64, t pb.AlarmType) ([]*pb.AlarmMember, error) {
+	found, err := c.propose(ctx, kindAlarm, alarm{AlarmRecord{member, t}, false})
+	if err != nil || !found {
+		return nil, err
+	}
+	return []*pb.AlarmMember{{MemberID: member, Alarm: t}}, nil
+}
+
+// propose puts a command through the system shard and returns what it found. It
+// is sent again while it certainly has not applied.
+func (c *Cluster) propose(ctx context.Context, kind shard.Kind, command any) (bool, error) {
+	payload, err := json.Marshal(command)
+	if err != nil {
+		return false, fmt.Errorf("encode command: %w", err)
+	}
+	var found bool
+	err = c.retry(ctx, func(ctx context.Context) error {
+		result, err := c.replica.Propose(ctx, kind, payload)
+		found, _ = result.(bool)
+		return err
+	})
+	return found, err
+}
+
+// confirmed returns once this node has proved that it leads the system shard.
+func (c *Cluster) confirmed(ctx context.Context) error { return c.retry(ctx, c.replica.Confirm) }
+
+// retry calls fn until it does something else than not apply, for the time that
+// a call may take.
+func (c *Cluster) retry(ctx context.Context, fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, shard.ErrTimeout)
+	defer cancel()
+	return c.replica.AtLeader(ctx, fn)
+}

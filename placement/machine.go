@@ -1,0 +1,189 @@
+package placement
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// The kinds of the system shard's commands. The numbers are in the log for ever;
+// payloads are JSON.
+const (
+	kindBootstrap shard.Kind = 1
+	kindNode      shard.Kind = 2
+	kindAlarm     shard.Kind = 3
+)
+
+// bootstrap makes the cluster. The first that applies wins.
+type bootstrap struct {
+	Cluster ClusterRecord `json:"cluster"`
+	Nodes   []NodeRecord  `json:"nodes"`
+	Shards  []ShardRecord `json:"shards"`
+	Map     Map           `json:"map"`
+}
+
+// alarm raises or clears one alarm.
+type alarm struct {
+	AlarmRecord
+	Raise bool `json:"raise"`
+}
+
+// errUnknownKind is returned for a command of a later version, which this one
+// must not skip.
+var errUnknownKind = errors.New("unknown kind of command: a newer version wrote it")
+
+// Machine is the state machine of the system shard.
+type Machine struct {
+	db     *pebble.DB
+	prefix []byte
+	state  atomic.Pointer[State]
+}
+
+var _ shard.Machine = (*Machine)(nil)
+
+// Open loads the state of the system shard's replica whose keys begin with
+// prefix.
+func Open(db *pebble.DB, prefix []byte) (*Machine, error) {
+	m := &Machine{db: db, prefix: prefix}
+	if err := m.Reload(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// State returns the newest state. It must not be changed.
+func (m *Machine) State() *State { return m.state.Load() }
+
+// BeginReload does nothing: published states stay valid.
+func (m *Machine) BeginReload() {}
+
+// Reload takes over what Pebble holds.
+func (m *Machine) Reload() error {
+	s, err := load(m.db, m.prefix)
+	if err != nil {
+		return fmt.Errorf("load system state: %w", err)
+	}
+	m.state.Store(s)
+	return nil
+}
+
+// Apply starts a run of commands.
+func (m *Machine) Apply(b *pebble.Batch) shard.Run {
+	return &run{m: m, out: records{b: b, prefix: m.prefix}}
+}
+
+// run applies commands to a copy of the state.
+type run struct {
+	m   *Machine
+	out records
+	// next is the state so far, nil while nothing has changed.
+	next *State
+}
+
+func (r *run) current() *State {
+	if r.next != nil {
+		return r.next
+	}
+	return r.m.State()
+}
+
+// change returns the state to be changed.
+func (r *run) change() *State {
+	if r.next == nil {
+		r.next = r.m.State().clone()
+	}
+	return r.next
+}
+
+// Command applies one command. The system shard rejects nothing: a command that
+// no longer fits changes nothing, and its result says so.
+func (r *run) Command(c shard.Command, _ bool) (result any, rejected, failed error) {
+	switch c.Kind {
+	case kindBootstrap:
+		var p bootstrap
+		if err := json.Unmarshal(c.Payload, &p); err != nil {
+			return nil, nil, fmt.Errorf("decode bootstrap: %w", err)
+		}
+		return r.bootstrap(p), nil, r.out.err
+	case kindNode:
+		var p NodeRecord
+		if err := json.Unmarshal(c.Payload, &p); err != nil {
+			return nil, nil, fmt.Errorf("decode node: %w", err)
+		}
+		return r.node(p), nil, r.out.err
+	case kindAlarm:
+		var p alarm
+		if err := json.Unmarshal(c.Payload, &p); err != nil {
+			return nil, nil, fmt.Errorf("decode alarm: %w", err)
+		}
+		return r.alarm(p), nil, r.out.err
+	default:
+		return nil, nil, fmt.Errorf("%w: %d", errUnknownKind, c.Kind)
+	}
+}
+
+// bootstrap reports whether p made the cluster.
+func (r *run) bootstrap(p bootstrap) bool {
+	if r.current().Cluster.ID != 0 {
+		return false
+	}
+	s := r.change()
+	s.Cluster = p.Cluster
+	r.out.set(clusterKey(), p.Cluster)
+	for _, n := range p.Nodes {
+		s.Nodes[n.ID] = n
+		r.out.set(nodeKey(n.ID), n)
+	}
+	for _, h := range p.Shards {
+		s.Shards[h.ID] = h
+		r.out.set(shardKey(h.ID), h)
+	}
+	s.Map = p.Map
+	for _, piece := range p.Map {
+		r.out.set(pieceKey(piece.Start), piece)
+	}
+	return true
+}
+
+// node takes over what a node says of itself; it reports whether the node is
+// known.
+func (r *run) node(p NodeRecord) bool {
+	if _, ok := r.current().Nodes[p.ID]; !ok {
+		return false
+	}
+	r.change().Nodes[p.ID] = p
+	r.out.set(nodeKey(p.ID), p)
+	return true
+}
+
+// alarm reports whether the alarm was raised before.
+func (r *run) alarm(p alarm) bool {
+	at, found := slices.BinarySearchFunc(r.current().Alarms, p.AlarmRecord, compareAlarms)
+	switch {
+	case p.Raise && !found:
+		s := r.change()
+		s.Alarms = slices.Insert(s.Alarms, at, p.AlarmRecord)
+		r.out.set(alarmKey(p.AlarmRecord), p.AlarmRecord)
+	case !p.Raise && found:
+		s := r.change()
+		s.Alarms = slices.Delete(s.Alarms, at, at+1)
+		r.out.delete(alarmKey(p.AlarmRecord))
+	}
+	return found
+}
+
+// Finish does nothing: every change is in the batch already.
+func (r *run) Finish() error { return r.out.err }
+
+// Publish shows the new state.
+func (r *run) Publish() {
+	if r.next != nil {
+		r.m.state.Store(r.next)
+	}
+}

@@ -1,0 +1,112 @@
+package placement
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// The system shard's records lie below its replica's prefix under 's' and a
+// letter each; values are JSON.
+const (
+	stateTag   byte = 's'
+	clusterTag byte = 'c'
+	nodeTag    byte = 'n'
+	shardTag   byte = 'h'
+	pieceTag   byte = 'p'
+	alarmTag   byte = 'a'
+)
+
+func clusterKey() []byte { return []byte{stateTag, clusterTag} }
+
+func nodeKey(id uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{stateTag, nodeTag}, id)
+}
+
+func shardKey(id uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{stateTag, shardTag}, id)
+}
+
+func pieceKey(start []byte) []byte { return append([]byte{stateTag, pieceTag}, start...) }
+
+func alarmKey(a AlarmRecord) []byte {
+	k := binary.BigEndian.AppendUint64([]byte{stateTag, alarmTag}, a.Member)
+	return binary.BigEndian.AppendUint32(k, uint32(a.Type))
+}
+
+// records writes changes into a batch and keeps the first error.
+type records struct {
+	b      *pebble.Batch
+	prefix []byte
+	err    error
+}
+
+func (r *records) set(key []byte, value any) {
+	v, err := json.Marshal(value)
+	if err == nil {
+		err = r.b.Set(append(slices.Clone(r.prefix), key...), v, nil)
+	}
+	r.err = errors.Join(r.err, err)
+}
+
+func (r *records) delete(key []byte) {
+	r.err = errors.Join(r.err, r.b.Delete(append(slices.Clone(r.prefix), key...), nil))
+}
+
+// load reads all records.
+func load(db *pebble.DB, prefix []byte) (s *State, err error) {
+	low := append(slices.Clone(prefix), stateTag)
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: append(slices.Clone(prefix), stateTag+1)})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	s = &State{Nodes: make(map[uint64]NodeRecord), Shards: make(map[uint64]ShardRecord)}
+	for it.First(); it.Valid(); it.Next() {
+		if err := s.take(it.Key()[len(low):], it.Value()); err != nil {
+			return nil, fmt.Errorf("record %q: %w", it.Key()[len(prefix):], err)
+		}
+	}
+	return s, it.Error()
+}
+
+// errBadRecord is returned for a key that this version does not write.
+var errBadRecord = errors.New("malformed system record")
+
+// take adds one record, whose key is given from its letter on. Records come in
+// key order, so that the map and the alarms end up sorted.
+func (s *State) take(key, value []byte) error {
+	if len(key) == 0 {
+		return errBadRecord
+	}
+	switch key[0] {
+	case clusterTag:
+		return json.Unmarshal(value, &s.Cluster)
+	case nodeTag:
+		var n NodeRecord
+		err := json.Unmarshal(value, &n)
+		s.Nodes[n.ID] = n
+		return err
+	case shardTag:
+		var h ShardRecord
+		err := json.Unmarshal(value, &h)
+		s.Shards[h.ID] = h
+		return err
+	case pieceTag:
+		var p Piece
+		err := json.Unmarshal(value, &p)
+		s.Map = append(s.Map, p)
+		return err
+	case alarmTag:
+		var a AlarmRecord
+		err := json.Unmarshal(value, &a)
+		s.Alarms = append(s.Alarms, a)
+		return err
+	default:
+		return errBadRecord
+	}
+}

@@ -1,0 +1,132 @@
+package placement
+
+import (
+	"bytes"
+	"slices"
+	"sort"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// State is everything that the system shard says, at one moment. It is
+// immutable.
+type State struct {
+	// Cluster is the zero value until the cluster has been bootstrapped.
+	Cluster ClusterRecord
+	// Nodes by id.
+	Nodes map[uint64]NodeRecord
+	// Shards by id, the system shard not among them.
+	Shards map[uint64]ShardRecord
+	// Map says which shard owns which positions.
+	Map Map
+	// Alarms are raised, ordered by member and type.
+	Alarms []AlarmRecord
+}
+
+// ClusterRecord is what concerns the cluster as a whole.
+type ClusterRecord struct {
+	// ID is drawn when the cluster is made, never 0 afterwards.
+	ID uint64 `json:"id"`
+	// Version switches behaviour of applying that differs between versions, so
+	// that replicas of mixed versions agree.
+	Version uint32 `json:"version"`
+	// Epoch is the version of the map; it rises with every change of it.
+	Epoch uint64 `json:"epoch"`
+	// NextShard is the id of the next shard. Ids are never used again.
+	NextShard uint64 `json:"next_shard"`
+}
+
+// NodeRecord is one node.
+type NodeRecord struct {
+	ID         uint64   `json:"id"`
+	Name       string   `json:"name"`
+	PeerURLs   []string `json:"peer_urls"`
+	ClientURLs []string `json:"client_urls"`
+}
+
+// ShardRecord is one data shard.
+type ShardRecord struct {
+	ID uint64 `json:"id"`
+	// Replicas are the shard's members: replica id to node id.
+	Replicas map[uint64]uint64 `json:"replicas"`
+	// NextReplica is the id of the next member. Ids are never used again.
+	NextReplica uint64 `json:"next_replica"`
+}
+
+// AlarmRecord is one raised alarm.
+type AlarmRecord struct {
+	Member uint64       `json:"member"`
+	Type   pb.AlarmType `json:"type"`
+}
+
+// Piece is a run of positions that one shard owns: from Start up to the next
+// piece's.
+type Piece struct {
+	Start []byte `json:"start"`
+	Shard uint64 `json:"shard"`
+}
+
+// Map is the placement map.
+//
+// Invariant: unless it is empty, the first piece starts at the empty position
+// and starts strictly rise, so that every position has one owner.
+type Map []Piece
+
+// Locate returns the pieces that the positions in [start, end) touch. An empty
+// end stands for all positions from start.
+func (m Map) Locate(start, end []byte) []Piece {
+	first := sort.Search(len(m), func(i int) bool { return bytes.Compare(m[i].Start, start) > 0 }) - 1
+	if first < 0 {
+		return nil
+	}
+	last := first + 1
+	for last < len(m) && (len(end) == 0 || bytes.Compare(m[last].Start, end) < 0) {
+		last++
+	}
+	return m[first:last:last]
+}
+
+// clone returns a State that may be changed record by record without touching s.
+func (s *State) clone() *State {
+	c := &State{
+		Cluster: s.Cluster,
+		Nodes:   make(map[uint64]NodeRecord, len(s.Nodes)),
+		Shards:  make(map[uint64]ShardRecord, len(s.Shards)),
+		Map:     slices.Clone(s.Map),
+		Alarms:  slices.Clone(s.Alarms),
+	}
+	for id, n := range s.Nodes {
+		c.Nodes[id] = n
+	}
+	for id, h := range s.Shards {
+		c.Shards[id] = h
+	}
+	return c
+}
+
+// SortedNodes returns the nodes by id.
+func (s *State) SortedNodes() []NodeRecord {
+	nodes := make([]NodeRecord, 0, len(s.Nodes))
+	for _, n := range s.Nodes {
+		nodes = append(nodes, n)
+	}
+	slices.SortFunc(nodes, func(a, b NodeRecord) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return nodes
+}
+
+// compareAlarms orders alarms by member and type.
+func compareAlarms(a, b AlarmRecord) int {
+	switch {
+	case a.Member != b.Member && a.Member < b.Member:
+		return -1
+	case a.Member != b.Member:
+		return 1
+	default:
+		return int(a.Type) - int(b.Type)
+	}
+}

@@ -1,0 +1,186 @@
+package router
+
+import (
+	"context"
+	"fmt"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Range answers a range request.
+func (r *Router) Range(ctx context.Context, req *pb.RangeRequest) (resp *pb.RangeResponse, err error) {
+	d, err := r.readable(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	err = view(d, func(v *mvcc.View) error {
+		resp, err = v.Range(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+// RangeStream answers a range request in chunks of about maxBytes, all of one
+// revision.
+func (r *Router) RangeStream(ctx context.Context, req *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
+	d, err := r.readable(ctx, req)
+	if err != nil {
+		return err
+	}
+	v := d.Store().View()
+	defer v.Close()
+	return v.RangeStream(ctx, req, maxBytes, emit)
+}
+
+// readable returns the shard of the range once a read of it is as fresh as the
+// request wants.
+func (r *Router) readable(ctx context.Context, req *pb.RangeRequest) (*shard.Data, error) {
+	d, err := r.span(keys.FromRange(req.Key, req.RangeEnd))
+	if err != nil || req.Serializable {
+		return d, err
+	}
+	return d, r.confirm(ctx, d)
+}
+
+// Put writes one key.
+func (r *Router) Put(ctx context.Context, req *pb.PutRequest) (*pb.PutResponse, error) {
+	d, err := r.span(keys.Point(req.Key))
+	if err != nil {
+		return nil, err
+	}
+	return write[*pb.PutResponse](ctx, r, d, shard.KindPut, req)
+}
+
+// DeleteRange deletes the keys of a range.
+func (r *Router) DeleteRange(ctx context.Context, req *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
+	d, err := r.span(keys.FromRange(req.Key, req.RangeEnd))
+	if err != nil {
+		return nil, err
+	}
+	return write[*pb.DeleteRangeResponse](ctx, r, d, shard.KindDeleteRange, req)
+}
+
+// Txn runs a transaction.
+func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnResponse, err error) {
+	d, err := r.txnShard(req)
+	if err != nil {
+		return nil, err
+	}
+	reads, serializable := readOnly(req)
+	if !reads {
+		return write[*pb.TxnResponse](ctx, r, d, shard.KindTxn, req)
+	}
+	if !serializable {
+		if err := r.confirm(ctx, d); err != nil {
+			return nil, err
+		}
+	}
+	err = view(d, func(v *mvcc.View) error {
+		resp, err = v.Txn(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+// txnShard returns the shard that owns every key that the transaction names.
+func (r *Router) txnShard(req *pb.TxnRequest) (d *shard.Data, err error) {
+	err = eachSpan(req, func(s keys.Span) error {
+		owner, err := r.span(s)
+		switch {
+		case err != nil:
+			return err
+		case d != nil && d != owner:
+			return ErrSeveralShards
+		}
+		d = owner
+		return nil
+	})
+	if d == nil && err == nil {
+		return r.whole()
+	}
+	return d, err
+}
+
+// eachSpan calls fn for every range of keys that the transaction names, in
+// either branch.
+func eachSpan(req *pb.TxnRequest, fn func(keys.Span) error) error {
+	for _, c := range req.Compare {
+		if err := fn(keys.FromRange(c.Key, c.RangeEnd)); err != nil {
+			return err
+		}
+	}
+	for _, branch := range [][]*pb.RequestOp{req.Success, req.Failure} {
+		for _, op := range branch {
+			if err := eachOpSpan(op, fn); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func eachOpSpan(op *pb.RequestOp, fn func(keys.Span) error) error {
+	switch o := op.Request.(type) {
+	case *pb.RequestOp_RequestRange:
+		return fn(keys.FromRange(o.RequestRange.GetKey(), o.RequestRange.GetRangeEnd()))
+	case *pb.RequestOp_RequestPut:
+		return fn(keys.Point(o.RequestPut.GetKey()))
+	case *pb.RequestOp_RequestDeleteRange:
+		return fn(keys.FromRange(o.RequestDeleteRange.GetKey(), o.RequestDeleteRange.GetRangeEnd()))
+	case *pb.RequestOp_RequestTxn:
+		return eachSpan(o.RequestTxn, fn)
+	default:
+		return nil
+	}
+}
+
+// readOnly reports whether the transaction only reads, and whether all of its
+// reads are serializable. As in etcd a nested transaction counts as a write.
+func readOnly(req *pb.TxnRequest) (reads, serializable bool) {
+	serializable = true
+	for _, branch := range [][]*pb.RequestOp{req.Success, req.Failure} {
+		for _, op := range branch {
+			o, ok := op.Request.(*pb.RequestOp_RequestRange)
+			if !ok {
+				return false, false
+			}
+			serializable = serializable && o.RequestRange.GetSerializable()
+		}
+	}
+	return true, serializable
+}
+
+// Compact drops history below a revision. A physical compaction is answered once
+// the space of what is gone could be freed.
+func (r *Router) Compact(ctx context.Context, req *pb.CompactionRequest) (*pb.CompactionResponse, error) {
+	d, err := r.whole()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := write[*pb.CompactionResponse](ctx, r, d, shard.KindCompact, req)
+	if err != nil || !req.Physical {
+		return resp, err
+	}
+	return resp, d.AwaitSwept(ctx, req.Revision)
+}
+
+// write puts a request through the log of d.
+func write[Response any](ctx context.Context, r *Router, d *shard.Data, kind shard.Kind, req proto.Message) (resp Response, err error) {
+	err = r.atLeader(ctx, d, func(ctx context.Context) error {
+		result, err := d.Write(ctx, kind, req)
+		if err != nil {
+			return err
+		}
+		var ok bool
+		if resp, ok = result.(Response); !ok {
+			return fmt.Errorf("router: command answered %T", result)
+		}
+		return nil
+	})
+	return resp, err
+}

@@ -1,0 +1,117 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// ErrSeveralShards is returned for a call whose keys lie on more shards than the
+// call can be served from.
+var ErrSeveralShards = errors.New("router: the keys of the call lie on several shards")
+
+// errUnplaced is returned when the map names no shard, or one that has no
+// replica here.
+var errUnplaced = errors.New("router: no shard of this node owns the key")
+
+// Map is the placement map as the router asks it. Placement implements it.
+type Map interface {
+	// State returns the newest state of the system shard that the node knows.
+	State() *placement.State
+}
+
+// Config is what a Router is made of.
+type Config struct {
+	// Map says which shard owns what.
+	Map Map
+	// Shards are the data shards with a replica on this node, by id. The map is
+	// the router's from then on.
+	Shards map[uint64]*shard.Data
+	// Timeout bounds every call that waits for a leader or for the log.
+	Timeout time.Duration
+	// Compactor gives disk space of removed records back.
+	Compactor func(ctx context.Context) error
+}
+
+// Router serves the keyspace on this node. It implements what package api asks
+// of the layers below.
+type Router struct {
+	places  Map
+	shards  map[uint64]*shard.Data
+	timeout time.Duration
+	compact func(ctx context.Context) error
+}
+
+// New returns a router.
+func New(c Config) *Router {
+	return &Router{places: c.Map, shards: c.Shards, timeout: c.Timeout, compact: c.Compactor}
+}
+
+// span returns the shard that owns all keys of s.
+func (r *Router) span(s keys.Span) (*shard.Data, error) {
+	end := placement.KeyEndPosition(s.End)
+	pieces := r.places.State().Map.Locate(placement.KeyPosition(s.Start), end)
+	return r.only(pieces)
+}
+
+// lease returns the home of a lease.
+func (r *Router) lease(id int64) (*shard.Data, error) {
+	at := placement.LeasePosition(id)
+	return r.only(r.places.State().Map.Locate(at, keys.Next(at)))
+}
+
+func (r *Router) only(pieces []placement.Piece) (*shard.Data, error) {
+	if len(pieces) == 0 {
+		return nil, errUnplaced
+	}
+	for _, p := range pieces[1:] {
+		if p.Shard != pieces[0].Shard {
+			return nil, ErrSeveralShards
+		}
+	}
+	d := r.shards[pieces[0].Shard]
+	if d == nil {
+		return nil, fmt.Errorf("%w: shard %d", errUnplaced, pieces[0].Shard)
+	}
+	return d, nil
+}
+
+// whole returns the shard that owns the whole keyspace.
+func (r *Router) whole() (*shard.Data, error) { return r.only(r.places.State().Map) }
+
+// bounded gives a call the time that it may take. When it is over the outcome is
+// etcd's timeout, not the client's.
+func (r *Router) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, r.timeout, shard.ErrTimeout)
+}
+
+// atLeader runs fn at the leader of d, again while it certainly did not apply.
+func (r *Router) atLeader(ctx context.Context, d *shard.Data, fn func(context.Context) error) error {
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
+	return d.Replica().AtLeader(ctx, fn)
+}
+
+// confirm proves that what this node has applied of d is the newest.
+func (r *Router) confirm(ctx context.Context, d *shard.Data) error {
+	return r.atLeader(ctx, d, d.Replica().Confirm)
+}
+
+// view calls fn with the newest state of d, again if that state was replaced by a
+// snapshot meanwhile.
+func view(d *shard.Data, fn func(*mvcc.View) error) error {
+	for {
+		v := d.Store().View()
+		err := fn(v)
+		v.Close()
+		if !errors.Is(err, mvcc.ErrReplaced) {
+			return err
+		}
+	}
+}
