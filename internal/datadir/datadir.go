@@ -5,6 +5,7 @@
 //	node.json     the identity, written whole or not at all
 //	raft/         the Raft logs, one directory a host
 //	state/        the state of all replicas
+//	tmp/          files that no restart keeps
 //	*/INSTANCE    the marker that ties raft/ and state/ to node.json
 //
 // The logs and the state share one fate: a replica whose log was lost may have
@@ -19,9 +20,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"io/fs"
 )
 
 // Format is the version of the layout that this program reads and writes.
@@ -121,9 +122,26 @@ func (d *Dir) open(c Config) error {
 		return err
 	}
 	if d.id.Whole {
-		return d.checkMarkers()
+		err = d.checkMarkers()
+	} else {
+		err = d.finish()
 	}
-	return d.finish()
+	if err != nil {
+		return err
+	}
+	return d.emptyTemp()
+}
+
+// emptyTemp removes what an earlier process left half done.
+func (d *Dir) emptyTemp() error {
+	err := d.fs.RemoveAll(d.Temp())
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = d.fs.MkdirAll(d.Temp(), 0o700)
+	}
+	if err != nil {
+		return fmt.Errorf("empty %s: %w", d.Temp(), err)
+	}
+	return nil
 }
 
 // read loads the identity and reports whether there is one.

@@ -54,6 +54,8 @@ type Node struct {
 	server    *api.Server
 	failed    chan error
 	serving   int
+	// spool names the directory that backups are made in.
+	spool func() string
 }
 
 // startTimeout bounds how long a node waits at its start for the shards to have
@@ -63,6 +65,7 @@ const startTimeout = time.Minute
 // Start starts a node and returns when it serves.
 func Start(o Options) (n *Node, err error) {
 	n = &Node{log: o.Log, listeners: o.Listeners, shards: make(map[uint64]*shard.Data), failed: make(chan error, 1)}
+	n.spool = os.TempDir
 	defer func() {
 		if err != nil {
 			n.close()
@@ -75,6 +78,7 @@ func Start(o Options) (n *Node, err error) {
 	}
 	if o.StateFS == nil {
 		o.StateFS = vfs.Default
+		n.spool = func() string { return n.dir.Temp() }
 	}
 	for _, step := range []func(*Options) error{n.openDir, n.openState, n.openHosts, n.openShards, n.openServer} {
 		if err := step(&o); err != nil {
@@ -235,7 +239,7 @@ func (n *Node) openServer(o *Options) error {
 	var err error
 	n.server, err = api.NewServer(api.Config{
 		Store: n.router, Leases: n.router, Watches: view, Cluster: n.cluster, Maintenance: view,
-		Log: o.Log, Metrics: metrics, SnapshotDir: n.dir.Temp(),
+		Log: o.Log, Metrics: metrics, SnapshotDir: n.spool(),
 		MaxTxnOps: c.MaxTxnOps, MaxRequestBytes: c.MaxRequestBytes, MaxConcurrentStreams: c.MaxConcurrentStreams,
 		QuotaBytes: c.QuotaBytes, ElectionTimeout: c.ElectionTimeout, RequestTimeout: requestTimeout(c),
 		ProgressInterval: c.ProgressInterval, PingMinTime: c.PingMinTime, PingInterval: c.PingInterval,
