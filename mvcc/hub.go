@@ -51,7 +51,12 @@ func (s *watcherSet) remove(w *watcher) {
 	w.set = nil
 }
 
+// interval returns s for the interval tree, for which no bytes are the highest
+// bound on either side. No key is lower than a zero byte.
 func interval(s keys.Span) adt.Interval {
+	if len(s.Start) == 0 {
+		s.Start = []byte{0}
+	}
 	return adt.NewStringAffineInterval(string(s.Start), string(s.End))
 }
 
