@@ -1,0 +1,163 @@
+// Command bench drives any etcd endpoint with one kind of work at a time and
+// prints how many operations a second it did and how long they took:
+//
+//	go run ./bench -endpoints 127.0.0.1:2379 -work put -clients 64 -for 10s
+//
+// Kinds of work (-work):
+//
+//	put        each client writes keys of its own
+//	get        each client reads one of -keys keys, linearizably
+//	lock       each client locks and unlocks a lock of its own
+//	contend    all clients lock and unlock the same lock
+//	keepalive  each client renews a lease of its own
+//	fanout     one client writes a key that all the others watch; an operation is
+//	           one event delivered, its time from the write to the delivery
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// options are the command line.
+type options struct {
+	endpoints []string
+	work      string
+	clients   int
+	conns     int
+	keys      int
+	valueSize int
+	duration  time.Duration
+	warmup    time.Duration
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		}
+		os.Exit(2)
+	}
+}
+
+func parse(args []string, out io.Writer) (options, error) {
+	var o options
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(out)
+	endpoints := f.String("endpoints", "127.0.0.1:2379", "comma-separated `addresses` of the servers")
+	f.StringVar(&o.work, "work", "put", "kind of `work`: "+strings.Join(workNames(), ", "))
+	f.IntVar(&o.clients, "clients", 64, "`number` of clients that work side by side")
+	f.IntVar(&o.conns, "conns", 8, "`number` of connections that they share")
+	f.IntVar(&o.keys, "keys", 10_000, "`number` of keys to read")
+	f.IntVar(&o.valueSize, "value", 128, "size of a value in `bytes`")
+	f.DurationVar(&o.duration, "for", 10*time.Second, "how long to measure")
+	f.DurationVar(&o.warmup, "warmup", time.Second, "how long to run before")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	o.endpoints = strings.Split(*endpoints, ",")
+	if _, ok := works[o.work]; !ok {
+		return o, fmt.Errorf("unknown work %q", o.work)
+	}
+	if o.clients < 1 || o.conns < 1 || o.keys < 1 || o.valueSize < 0 || o.duration <= 0 {
+		return o, errors.New("clients, conns, keys and for must be positive")
+	}
+	return o, nil
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	o, err := parse(args, out)
+	if err != nil {
+		return err
+	}
+	conns := make([]*clientv3.Client, o.conns)
+	for i := range conns {
+		// A connection stays with one server, so that the load spreads evenly.
+		conns[i], err = clientv3.New(clientv3.Config{
+			Endpoints: o.endpoints[i%len(o.endpoints):][:1], DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
+		})
+		if err != nil {
+			return fmt.Errorf("dial: %w", err)
+		}
+		defer conns[i].Close()
+	}
+	m := &meter{}
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, o.warmup+o.duration)
+	defer cancel()
+	time.AfterFunc(o.warmup, m.start)
+	if err := works[o.work](ctx, o, conns, m); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return m.report(out, o, min(time.Since(begin)-o.warmup, o.duration))
+}
+
+// each runs fn once for every client, side by side, until the first error.
+func each(ctx context.Context, o options, conns []*clientv3.Client, fn func(ctx context.Context, i int, c *clientv3.Client) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for i := range o.clients {
+		wg.Go(func() {
+			if err := fn(ctx, i, conns[i%len(conns)]); err != nil && ctx.Err() == nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// meter collects the times of operations.
+type meter struct {
+	mu sync.Mutex
+	// on is set when the warm-up is over; protected by mu, as times is.
+	on    bool
+	times []time.Duration
+}
+
+func (m *meter) start() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.on = true
+}
+
+// add counts one operation that began at start.
+func (m *meter) add(start time.Time) {
+	d := time.Since(start)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.on {
+		m.times = append(m.times, d)
+	}
+}
+
+func (m *meter) report(out io.Writer, o options, took time.Duration) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.times) == 0 {
+		return errors.New("no operation was done")
+	}
+	slices.Sort(m.times)
+	at := func(p float64) time.Duration { return m.times[int(p*float64(len(m.times)-1))].Round(time.Microsecond) }
+	_, err := fmt.Fprintf(out, "work=%s clients=%d ops=%d ops/s=%.0f p50=%v p99=%v max=%v\n",
+		o.work, o.clients, len(m.times), float64(len(m.times))/took.Seconds(), at(0.5), at(0.99), at(1))
+	return err
+}
