@@ -170,6 +170,9 @@ func TestClockModel(t *testing.T) {
 				if diff := gocmp.Diff(want, c.Due(limit)); diff != "" {
 					t.Fatalf("due (-want +got):\n%s", diff)
 				}
+				if len(want) < limit && c.MayBeDue() {
+					t.Fatal("MayBeDue sees another lease")
+				}
 			},
 			"aging": func(t *rapid.T) {
 				limit := limits.Draw(t, "limit")
@@ -207,6 +210,12 @@ func compareClock(t *rapid.T, now time.Duration, c *Clock, m *clockModel) {
 		if c.Ending(id) != l.ending || c.NeedsFresh(id) != l.aged {
 			t.Fatalf("lease %d: ending %t, aged %t, want %t, %t", id, c.Ending(id), c.NeedsFresh(id), l.ending, l.aged)
 		}
+	}
+	if due := m.due(1); len(due) > 0 && !c.MayBeDue() {
+		t.Fatalf("MayBeDue denies lease %d", due[0].id)
+	}
+	if aging := m.aging(1); len(aging) > 0 && !c.MayBeAging() {
+		t.Fatalf("MayBeAging denies lease %d", aging[0].id)
 	}
 	checkQueue(t, &c.ends)
 	checkQueue(t, &c.ages)
