@@ -1,0 +1,109 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// TestToStatus checks code and text of every error of the layers below, also where
+// it is wrapped.
+func TestToStatus(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		code codes.Code
+		text string
+	}{
+		{mvcc.ErrCompacted, codes.OutOfRange, "etcdserver: mvcc: required revision has been compacted"},
+		{mvcc.ErrFutureRev, codes.OutOfRange, "etcdserver: mvcc: required revision is a future revision"},
+		{mvcc.ErrKeyNotFound, codes.InvalidArgument, "etcdserver: key not found"},
+		{mvcc.ErrEmptyOp, codes.InvalidArgument, "etcdserver: key not found"},
+		{mvcc.ErrLeaseNotFound, codes.NotFound, "etcdserver: requested lease not found"},
+		{mvcc.ErrReplaced, codes.Unavailable, "etcdserver: leader changed"},
+		{mvcc.ErrCorrupt, codes.DataLoss, "etcdserver: corrupt cluster"},
+		{lease.ErrNotFound, codes.NotFound, "etcdserver: requested lease not found"},
+		{lease.ErrExists, codes.FailedPrecondition, "etcdserver: lease already exists"},
+		{shard.ErrTimeout, codes.Unavailable, "etcdserver: request timed out"},
+		{shard.ErrNoLeader, codes.Unavailable, "etcdserver: no leader"},
+		{shard.ErrNotLeader, codes.Unavailable, "etcdserver: leader changed"},
+		{shard.ErrNotApplied, codes.Unavailable, "etcdserver: leader changed"},
+		{shard.ErrStopped, codes.Unavailable, "etcdserver: server stopped"},
+		{shard.ErrTooManyRequests, codes.Unknown, "etcdserver: too many requests"},
+		{shard.ErrRequestTooLarge, codes.InvalidArgument, "etcdserver: request is too large"},
+		{errors.New("disk on fire"), codes.Unknown, "disk on fire"},
+	} {
+		t.Run(tc.err.Error(), func(t *testing.T) {
+			wantStatus(t, toStatus(tc.err), tc.code, tc.text)
+			if tc.code != codes.Unknown || errors.Is(tc.err, shard.ErrTooManyRequests) {
+				wantStatus(t, toStatus(fmt.Errorf("put key: %w", tc.err)), tc.code, tc.text)
+			}
+		})
+	}
+}
+
+// TestOwnStatuses checks code and text of what the services answer by themselves.
+func TestOwnStatuses(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		code codes.Code
+		text string
+	}{
+		{errEmptyKey, codes.InvalidArgument, "etcdserver: key is not provided"},
+		{errKeyNotFound, codes.InvalidArgument, "etcdserver: key not found"},
+		{errValueProvided, codes.InvalidArgument, "etcdserver: value is provided"},
+		{errLeaseProvided, codes.InvalidArgument, "etcdserver: lease is provided"},
+		{errTooManyOps, codes.InvalidArgument, "etcdserver: too many operations in txn request"},
+		{errDuplicateKey, codes.InvalidArgument, "etcdserver: duplicate key given in txn request"},
+		{errInvalidSortOption, codes.InvalidArgument, "etcdserver: invalid sort option"},
+		{errInvalidClientAPIVersion, codes.InvalidArgument, "etcdserver: invalid client api version"},
+		{errRequestTooLarge, codes.InvalidArgument, "etcdserver: request is too large"},
+		{errLeaseTTLTooLarge, codes.OutOfRange, "etcdserver: too large lease TTL"},
+		{errNoSpace, codes.ResourceExhausted, "etcdserver: mvcc: database space exceeded"},
+		{errCorrupt, codes.DataLoss, "etcdserver: corrupt cluster"},
+		{errNoLeader, codes.Unavailable, "etcdserver: no leader"},
+		{errNotLeader, codes.FailedPrecondition, "etcdserver: not leader"},
+		{errStopped, codes.Unavailable, "etcdserver: server stopped"},
+		{errWatchCanceled, codes.Canceled, "etcdserver: watch canceled"},
+		{errBadLeaderTransferee, codes.FailedPrecondition, "etcdserver: bad leader transferee"},
+		{errAuthNotEnabled, codes.FailedPrecondition, "etcdserver: authentication is not enabled"},
+		{errMemberBadURLs, codes.InvalidArgument, "etcdserver: given member URLs are invalid"},
+		{errMemberNotFound, codes.NotFound, "etcdserver: member not found"},
+		{errMemberNotLearner, codes.FailedPrecondition, "etcdserver: can only promote a learner member"},
+		{errPeerURLExist, codes.FailedPrecondition, "etcdserver: Peer URLs already exists"},
+		{errNotEnoughStartedMember, codes.Unknown, "etcdserver: re-configuration failed due to not enough started members"},
+		{errTooManyRequests, codes.Unknown, "etcdserver: too many requests"},
+		{errDowngradeVersionFormat, codes.InvalidArgument, "etcdserver: wrong downgrade target version format"},
+		{errDowngradeVersionTarget, codes.InvalidArgument, "etcdserver: invalid downgrade target version"},
+		{errStreamSort, codes.Unimplemented, "RangeStream does not support custom sort orders"},
+		{errStreamFilter, codes.Unimplemented, "RangeStream does not support revision filters"},
+	} {
+		wantStatus(t, tc.err, tc.code, tc.text)
+		if got := toStatus(tc.err); !errors.Is(got, tc.err) {
+			t.Errorf("toStatus(%v) = %v", tc.err, got)
+		}
+	}
+}
+
+func TestToStatusContext(t *testing.T) {
+	for _, err := range []error{context.Canceled, context.DeadlineExceeded, fmt.Errorf("wait: %w", context.Canceled), nil} {
+		if got := toStatus(err); !errors.Is(got, err) {
+			t.Errorf("toStatus(%v) = %v, want it untouched", err, got)
+		}
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errNoLeader)
+	wantStatus(t, endOf(ctx), codes.Unavailable, "etcdserver: no leader")
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if got := status.FromContextError(endOf(ctx)).Code(); got != codes.Canceled {
+		t.Errorf("end of a cancelled context has code %v", got)
+	}
+}

@@ -1,0 +1,431 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+const (
+	testCluster = 0xc1
+	testMember  = 0x8e9e05c52164694d
+	testTerm    = 7
+)
+
+// node is the layers below without Raft: a store and a lease table in memory,
+// with a mutex where the shard has its log.
+type node struct {
+	store *mvcc.Store
+	table *lease.Table
+	db    *pebble.DB
+
+	leader atomic.Uint64
+
+	mu     sync.Mutex
+	alarms []*pb.AlarmMember
+	// members is what the cluster lists.
+	members []*pb.Member
+	// fail, if set, is what every call on the store answers.
+	fail error
+	// held makes renewals of a lease wait until the channel is closed, as they do
+	// while the end of the lease is under way.
+	held map[int64]chan struct{}
+	// before runs at the beginning of every call on the store.
+	before func(context.Context)
+	// backup is what WriteSnapshot writes.
+	backup []byte
+	// calls counts the calls that reached the store or the leases.
+	calls atomic.Int64
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	db, err := pebble.Open("", &pebble.Options{FS: vfs.NewMem(), Logger: quietPebble{}})
+	check(t, err)
+	t.Cleanup(func() { check(t, db.Close()) })
+	store, err := mvcc.Open(db, []byte("r"))
+	check(t, err)
+	table, err := lease.Open(db, []byte("r"))
+	check(t, err)
+	n := &node{store: store, table: table, db: db, held: make(map[int64]chan struct{})}
+	n.leader.Store(testMember)
+	n.members = []*pb.Member{{ID: testMember, Name: "one", PeerURLs: []string{"http://127.0.0.1:2380"}}}
+	return n
+}
+
+// quietPebble drops what pebble logs.
+type quietPebble struct{}
+
+func (quietPebble) Infof(string, ...any)  {}
+func (quietPebble) Errorf(string, ...any) {}
+func (quietPebble) Fatalf(string, ...any) {}
+
+// enter is the beginning of every call.
+func (n *node) enter(ctx context.Context) error {
+	n.calls.Add(1)
+	n.mu.Lock()
+	before, fail := n.before, n.fail
+	n.mu.Unlock()
+	if before != nil {
+		before(ctx)
+	}
+	return fail
+}
+
+// apply runs one command as a batch of its own.
+func (n *node) apply(ctx context.Context, command func(*mvcc.Writer, *pebble.Batch) error) error {
+	if err := n.enter(ctx); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b := n.db.NewBatch()
+	defer b.Close()
+	w := n.store.NewWriter(b, n.table)
+	if err := command(w, b); err != nil {
+		return err
+	}
+	if err := w.Finish(); err != nil {
+		return err
+	}
+	if err := b.Commit(pebble.NoSync); err != nil {
+		return err
+	}
+	w.Publish()
+	return nil
+}
+
+func (n *node) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	if err := n.enter(ctx); err != nil {
+		return nil, err
+	}
+	v := n.store.View()
+	defer v.Close()
+	return v.Range(ctx, r)
+}
+
+func (n *node) RangeStream(
+	ctx context.Context, r *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error,
+) error {
+	if err := n.enter(ctx); err != nil {
+		return err
+	}
+	v := n.store.View()
+	defer v.Close()
+	return v.RangeStream(ctx, r, maxBytes, emit)
+}
+
+func (n *node) Put(ctx context.Context, r *pb.PutRequest) (resp *pb.PutResponse, err error) {
+	err = n.apply(ctx, func(w *mvcc.Writer, _ *pebble.Batch) error {
+		resp, err = w.Put(r, mvcc.Opts{Want: true})
+		return err
+	})
+	return resp, err
+}
+
+func (n *node) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (resp *pb.DeleteRangeResponse, err error) {
+	err = n.apply(ctx, func(w *mvcc.Writer, _ *pebble.Batch) error {
+		resp, err = w.DeleteRange(r, mvcc.Opts{Want: true})
+		return err
+	})
+	return resp, err
+}
+
+func (n *node) Txn(ctx context.Context, r *pb.TxnRequest) (resp *pb.TxnResponse, err error) {
+	err = n.apply(ctx, func(w *mvcc.Writer, _ *pebble.Batch) error {
+		resp, err = w.Txn(r, mvcc.Opts{Want: true})
+		return err
+	})
+	return resp, err
+}
+
+func (n *node) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
+	err := n.apply(ctx, func(w *mvcc.Writer, _ *pebble.Batch) error { return w.Compact(r.GetRevision()) })
+	if err != nil {
+		return nil, err
+	}
+	for done := false; !done; {
+		if done, err = n.store.Sweep(1000); err != nil {
+			return nil, err
+		}
+	}
+	return &pb.CompactionResponse{Header: &pb.ResponseHeader{Revision: n.store.Rev()}}, nil
+}
+
+func (n *node) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (resp *pb.LeaseGrantResponse, err error) {
+	err = n.apply(ctx, func(_ *mvcc.Writer, b *pebble.Batch) error {
+		rec, err := n.table.Grant(b, r.GetID(), r.GetTTL())
+		resp = &pb.LeaseGrantResponse{ID: rec.ID, TTL: rec.TTL}
+		return err
+	})
+	return resp, err
+}
+
+func (n *node) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (resp *pb.LeaseRevokeResponse, err error) {
+	err = n.apply(ctx, func(w *mvcc.Writer, b *pebble.Batch) error {
+		keys, err := n.table.Revoke(b, r.GetID())
+		if err != nil {
+			return err
+		}
+		rev, _, err := w.DeleteKeys(keys, mvcc.Opts{})
+		resp = &pb.LeaseRevokeResponse{Header: &pb.ResponseHeader{Revision: rev}}
+		return err
+	})
+	return resp, err
+}
+
+func (n *node) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error) {
+	if err := n.enter(ctx); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	held := n.held[id]
+	n.mu.Unlock()
+	if held != nil {
+		select {
+		case <-held:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	rec, ok := n.table.Get(id)
+	if !ok {
+		return &pb.LeaseKeepAliveResponse{ID: id}, nil
+	}
+	return &pb.LeaseKeepAliveResponse{ID: id, TTL: rec.TTL}, nil
+}
+
+func (n *node) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+	if err := n.enter(ctx); err != nil {
+		return nil, err
+	}
+	rec, ok := n.table.Get(r.GetID())
+	if !ok {
+		return nil, lease.ErrNotFound
+	}
+	resp := &pb.LeaseTimeToLiveResponse{ID: rec.ID, TTL: rec.TTL - 1, GrantedTTL: rec.TTL}
+	if r.GetKeys() {
+		resp.Keys = n.table.Keys(rec.ID)
+	}
+	return resp, nil
+}
+
+func (n *node) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
+	if err := n.enter(ctx); err != nil {
+		return nil, err
+	}
+	resp := &pb.LeaseLeasesResponse{}
+	for _, rec := range n.table.All() {
+		resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: rec.ID})
+	}
+	return resp, nil
+}
+
+func (n *node) NewWatchGroup() WatchGroup { return group{n.store.NewGroup()} }
+
+// group is a watch group on one store.
+type group struct{ *mvcc.Group }
+
+func (g group) ProgressOf(int64) (rev int64, ok bool) { return g.Progress() }
+
+func (n *node) ClusterID() uint64 { return testCluster }
+func (n *node) MemberID() uint64  { return testMember }
+func (n *node) Term() uint64      { return testTerm }
+func (n *node) Leader() uint64    { return n.leader.Load() }
+
+func (n *node) Members(context.Context, bool) ([]*pb.Member, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.members), nil
+}
+
+func (n *node) Alarms() []*pb.AlarmMember {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.alarms)
+}
+
+func (n *node) RaiseAlarm(_ context.Context, member uint64, a pb.AlarmType) ([]*pb.AlarmMember, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.alarms {
+		if m.GetMemberID() == member && m.GetAlarm() == a {
+			return []*pb.AlarmMember{m}, nil
+		}
+	}
+	m := &pb.AlarmMember{MemberID: member, Alarm: a}
+	n.alarms = append(n.alarms, m)
+	return []*pb.AlarmMember{m}, nil
+}
+
+func (n *node) ClearAlarm(_ context.Context, member uint64, a pb.AlarmType) ([]*pb.AlarmMember, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i, m := range n.alarms {
+		if m.GetMemberID() == member && m.GetAlarm() == a {
+			n.alarms = slices.Delete(n.alarms, i, i+1)
+			return []*pb.AlarmMember{m}, nil
+		}
+	}
+	return nil, nil
+}
+
+func (n *node) DBSize() int64   { return n.store.Size() }
+func (n *node) Revision() int64 { return n.store.Rev() }
+
+func (n *node) Status() NodeStatus {
+	v := n.store.View()
+	defer v.Close()
+	return NodeStatus{DBSizeInUse: v.LiveSize(), RaftIndex: 12, RaftAppliedIndex: 11}
+}
+
+func (n *node) HashKV(_ context.Context, rev int64) (*pb.HashKVResponse, error) {
+	v := n.store.View()
+	defer v.Close()
+	sum, compacted, at, err := v.HashKV(rev)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.HashKVResponse{
+		Header: &pb.ResponseHeader{Revision: v.Rev()}, Hash: sum, CompactRevision: compacted, HashRevision: at,
+	}, nil
+}
+
+func (n *node) Hash(context.Context) (uint32, error) {
+	v := n.store.View()
+	defer v.Close()
+	return v.Hash()
+}
+
+func (n *node) Defragment(context.Context) error { return nil }
+
+func (n *node) WriteSnapshot(ctx context.Context, w io.Writer) error {
+	if err := n.enter(ctx); err != nil {
+		return err
+	}
+	_, err := w.Write(n.backup)
+	return err
+}
+
+// set changes what mu guards.
+func (n *node) set(change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change()
+}
+
+// config returns the configuration of a server over n, with etcd's defaults.
+func (n *node) config(t *testing.T) Config {
+	t.Helper()
+	return Config{
+		Store: n, Leases: n, Watches: n, Cluster: n, Maintenance: n,
+		Log:         slog.New(slog.DiscardHandler),
+		Metrics:     prometheus.NewRegistry(),
+		SnapshotDir: t.TempDir(),
+	}
+}
+
+// running is a server on a socket with a connection to it.
+type running struct {
+	*node
+
+	server *Server
+	addr   string
+	conn   *grpc.ClientConn
+
+	kv          pb.KVClient
+	watch       pb.WatchClient
+	lease       pb.LeaseClient
+	cluster     pb.ClusterClient
+	auth        pb.AuthClient
+	maintenance pb.MaintenanceClient
+}
+
+// start serves over a new node; change, if not nil, adjusts the configuration.
+func start(t *testing.T, change func(*Config)) *running {
+	t.Helper()
+	n := newNode(t)
+	c := n.config(t)
+	if change != nil {
+		change(&c)
+	}
+	server, err := NewServer(c)
+	check(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	check(t, err)
+	t.Cleanup(func() {
+		check(t, conn.Close())
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		server.Stop(ctx)
+		if err := <-served; !errors.Is(err, ErrServerStopped) {
+			t.Errorf("Serve returned %v, want %v", err, ErrServerStopped)
+		}
+	})
+	return &running{
+		node: n, server: server, addr: l.Addr().String(), conn: conn,
+		kv: pb.NewKVClient(conn), watch: pb.NewWatchClient(conn), lease: pb.NewLeaseClient(conn),
+		cluster: pb.NewClusterClient(conn), auth: pb.NewAuthClient(conn), maintenance: pb.NewMaintenanceClient(conn),
+	}
+}
+
+// put writes key and returns the revision.
+func (r *running) put(t *testing.T, key, value string) int64 {
+	t.Helper()
+	resp, err := r.kv.Put(t.Context(), &pb.PutRequest{Key: []byte(key), Value: []byte(value)})
+	check(t, err)
+	return resp.GetHeader().GetRevision()
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantStatus fails the test unless err is a status with this code and text.
+func wantStatus(t *testing.T, err error, code codes.Code, text string) {
+	t.Helper()
+	s, ok := status.FromError(err)
+	if !ok || s.Code() != code || s.Message() != text {
+		t.Errorf("got %v, want code %v and text %q", err, code, text)
+	}
+}
+
+func diff(t *testing.T, want, got any) {
+	t.Helper()
+	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
+		t.Errorf("-want +got\n%s", d)
+	}
+}
+
+// header is what every answer's header holds beside the revision.
+func header(rev int64) *pb.ResponseHeader {
+	return &pb.ResponseHeader{ClusterId: testCluster, MemberId: testMember, RaftTerm: testTerm, Revision: rev}
+}
