@@ -49,19 +49,21 @@ type env struct {
 	db     *pebble.DB
 	s      *Store
 	leases fakeLeases
+	// memTable is the size of Pebble's memtables.
+	memTable uint64
 }
 
 var testPrefix = []byte("shard/")
 
 func newEnv(t fataler, fs vfs.FS) *env {
-	e := &env{t: t, fs: fs, leases: fakeLeases{attached: make(map[string]int64)}}
+	e := &env{t: t, fs: fs, leases: fakeLeases{attached: make(map[string]int64)}, memTable: 1 << 20}
 	e.open()
 	return e
 }
 
 func (e *env) open() {
 	e.t.Helper()
-	db, err := pebble.Open("db", &pebble.Options{FS: e.fs, Logger: quiet{e.t}, MemTableSize: 1 << 20})
+	db, err := pebble.Open("db", &pebble.Options{FS: e.fs, Logger: quiet{e.t}, MemTableSize: e.memTable})
 	if err != nil {
 		e.t.Fatalf("open Pebble: %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/tidwall/btree"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -25,16 +26,18 @@ type reader struct {
 	// pending is what the running batch has written, nil in a View.
 	pending *pending
 
-	// Scratch: probes for searching the trees, and a storage key.
+	// Scratch: probes for searching the trees, where the last search in cur
+	// ended (the next one is often for the same key), and a storage key.
 	probe item
 	birth birth
+	hint  btree.PathHint
 	buf   []byte
 }
 
 // get returns the current version of key, or nil.
 func (r *reader) get(key []byte) *item {
 	r.probe.key = key
-	it, _ := r.cur.Get(&r.probe)
+	it, _ := r.cur.GetHint(&r.probe, &r.hint)
 	return it
 }
 

@@ -172,12 +172,12 @@ func (w *Writer) index(it, old *item) {
 		w.live -= old.bytes()
 	}
 	if it.dead {
-		w.cur.Delete(it)
+		w.cur.DeleteHint(it, &w.hint)
 		w.births.Delete(newBirth(old))
 		return
 	}
 	w.live += it.bytes()
-	w.cur.Set(it)
+	w.cur.SetHint(it, &w.hint)
 	if old == nil {
 		w.births.Set(newBirth(it))
 	}
