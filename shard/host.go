@@ -16,6 +16,9 @@ import (
 	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/config"
 	"github.com/lni/dragonboat/v4/raftio"
+	raftvfs "github.com/lni/vfs"
+
+	"github.com/latchkey-db/latchkey/internal/walcheck"
 )
 
 // HostConfig says how a host of replicas runs.
@@ -96,6 +99,9 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 		replicas: make(map[uint64]*Replica),
 		early:    make(map[uint64]Leader),
 	}
+	if err := checkLog(cfg); err != nil {
+		return nil, fmt.Errorf("open %s log: %w", cfg.Name, err)
+	}
 	nh, err := dragonboat.NewNodeHost(h.nodeHostConfig())
 	if err == nil && nh == nil {
 		err = errNoHost
@@ -108,6 +114,15 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	go h.dispatch()
 	go h.tick()
 	return h, nil
+}
+
+// checkLog refuses a log that the log store would silently cut short.
+func checkLog(cfg HostConfig) error {
+	fs, ok := cfg.RaftFS.(raftvfs.FS)
+	if !ok {
+		fs = raftvfs.Default
+	}
+	return walcheck.Dirs(fs, cfg.Dir)
 }
 
 func (h *Host) nodeHostConfig() config.NodeHostConfig {
