@@ -101,7 +101,6 @@ func TestW01DeleteAtCompaction(t *testing.T) {
 	e.sweepAll()
 	for i, prefix := range []bool{false, true} {
 		g := e.s.NewGroup()
-		defer g.Close()
 		o := WatchOptions{Key: []byte("k"), Start: rev + 1, PrevKV: true}
 		if prefix {
 			o.End = []byte("l")
@@ -110,6 +109,7 @@ func TestW01DeleteAtCompaction(t *testing.T) {
 		o.Start = rev
 		g.Add(2, o)
 		equal(t, fmt.Sprint("watch ", i), drain(t, g), "1: DELETE k@5 PUT k@6 header 6\n2: compacted 5 header 0\n")
+		g.Close()
 	}
 }
 
@@ -269,7 +269,6 @@ func TestCatchUpBatches(t *testing.T) {
 	}
 	for _, o := range []WatchOptions{{Key: []byte("k/"), End: []byte("k0"), Start: 1}, {Key: []byte("other"), Start: 1}} {
 		g := e.s.NewGroup()
-		defer g.Close()
 		g.Add(1, o)
 		var sizes []int
 		last := int64(0)
@@ -295,6 +294,7 @@ func TestCatchUpBatches(t *testing.T) {
 		if !slices.Equal(sizes, []int{1000, 1000, 500}) {
 			t.Errorf("batches of %v events", sizes)
 		}
+		g.Close()
 	}
 
 	g := e.s.NewGroup()
@@ -391,12 +391,22 @@ func TestT05CompareMissing(t *testing.T) {
 		c    *pb.Compare
 		want bool
 	}{
-		{value(eq, "m", ""), false}, {value(ne, "m", ""), false}, {value(lt, "m", ""), false}, {value(gt, "m", ""), false},
-		{value(eq, "m", "n"), false}, {value(ne, "m", "n"), false},
-		{number(eq, pb.Compare_VERSION, "m", ""), true}, {number(ne, pb.Compare_VERSION, "m", ""), false},
-		{number(eq, pb.Compare_CREATE, "m", ""), true}, {number(eq, pb.Compare_MOD, "m", ""), true}, {number(eq, pb.Compare_LEASE, "m", ""), true},
-		{number(eq, pb.Compare_VERSION, "m", "n"), true}, {number(eq, pb.Compare_VERSION, "n", "m"), true},
-		{value(ne, "r/1", "r/2"), true}, {value(ne, "r/", "r0"), false}, {number(gt, pb.Compare_VERSION, "r/", "r0"), true},
+		{value(eq, "m", ""), false},
+		{value(ne, "m", ""), false},
+		{value(lt, "m", ""), false},
+		{value(gt, "m", ""), false},
+		{value(eq, "m", "n"), false},
+		{value(ne, "m", "n"), false},
+		{number(eq, pb.Compare_VERSION, "m", ""), true},
+		{number(ne, pb.Compare_VERSION, "m", ""), false},
+		{number(eq, pb.Compare_CREATE, "m", ""), true},
+		{number(eq, pb.Compare_MOD, "m", ""), true},
+		{number(eq, pb.Compare_LEASE, "m", ""), true},
+		{number(eq, pb.Compare_VERSION, "m", "n"), true},
+		{number(eq, pb.Compare_VERSION, "n", "m"), true},
+		{value(ne, "r/1", "r/2"), true},
+		{value(ne, "r/", "r0"), false},
+		{number(gt, pb.Compare_VERSION, "r/", "r0"), true},
 		{number(eq, pb.Compare_LEASE, "r/", "\x00"), true},
 	}
 	for _, tt := range tests {

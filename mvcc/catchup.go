@@ -41,8 +41,7 @@ type catchUp struct {
 // run reads from c.from on: to the state's revision, or until a batch is full,
 // or for as long as one step may take.
 func (c *catchUp) run() (err error) {
-	l := c.s.layout
-	c.versions, err = c.s.db.NewIter(&pebble.IterOptions{LowerBound: l.start(spaceVersions), UpperBound: l.end(spaceVersions)})
+	c.versions, err = c.s.db.NewIter(c.s.layout.versionBounds())
 	if err != nil {
 		return err
 	}
@@ -66,9 +65,7 @@ func (c *catchUp) room(rev int64) bool {
 // runRange walks history in the order of changes.
 func (c *catchUp) runRange() (err error) {
 	l := c.s.layout
-	history, err := c.s.db.NewIter(&pebble.IterOptions{
-		LowerBound: l.appendHistory(nil, stamp{rev: c.from}), UpperBound: l.appendHistory(nil, stamp{rev: c.st.rev + 1}),
-	})
+	history, err := c.s.db.NewIter(l.historyBounds(stamp{rev: c.from}, c.st.rev))
 	if err != nil {
 		return err
 	}

@@ -118,15 +118,12 @@ func watchTogether(s *Store, r *rand.Rand, n int, done *atomic.Bool) error {
 		}
 		if !ok {
 			if rev, ok := g.Progress(); ok && rev >= next {
-				// A publish may have come between.
-				if b, ok, err = g.Poll(); !ok || err != nil {
-					return fmt.Errorf("progress %d before %d was seen: %v, %w", rev, next, ok, err)
-				}
-			} else if done.Load() {
-				return nil
-			} else {
-				continue
+				return fmt.Errorf("progress %d before %d was seen", rev, next)
 			}
+			if done.Load() {
+				return nil
+			}
+			continue
 		}
 		if len(b.Events)%n != 0 {
 			return fmt.Errorf("torn batch: %v", b)

@@ -184,21 +184,6 @@ func (e *env) mustGet(req *pb.RangeRequest) *pb.RangeResponse {
 	return resp
 }
 
-// stored returns what lies in Pebble below the store's prefix.
-func (e *env) stored() map[string]string {
-	e.t.Helper()
-	iter, err := e.db.NewIter(nil)
-	if err != nil {
-		e.t.Fatalf("iterate: %v", err)
-	}
-	defer iter.Close()
-	all := make(map[string]string)
-	for ok := iter.First(); ok; ok = iter.Next() {
-		all[string(iter.Key())] = string(iter.Value())
-	}
-	return all
-}
-
 // same fails the test if got is not want.
 func same(t fataler, what string, got, want proto.Message) {
 	t.Helper()

@@ -6,8 +6,6 @@ import (
 	"hash"
 	"hash/crc32"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
@@ -53,7 +51,7 @@ func write(h hash.Hash32, b []byte) { _, _ = h.Write(b) }
 // newest first.
 func (v *View) hashVersions(h hash.Hash32, rev int64) (err error) {
 	l := v.layout
-	iter, err := v.db.NewIter(&pebble.IterOptions{LowerBound: l.start(spaceVersions), UpperBound: l.end(spaceVersions)})
+	iter, err := v.db.NewIter(l.versionBounds())
 	if err != nil {
 		return err
 	}

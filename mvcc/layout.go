@@ -2,6 +2,7 @@ package mvcc
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -29,9 +30,19 @@ type layout struct {
 	prefix []byte
 }
 
-// start and end bound one space.
+// start returns the lowest key of a space.
 func (l layout) start(space byte) []byte { return append(slices.Clip(l.prefix), space) }
-func (l layout) end(space byte) []byte   { return append(slices.Clip(l.prefix), space+1) }
+
+// versionBounds returns the bounds of all versions.
+func (l layout) versionBounds() *pebble.IterOptions {
+	return &pebble.IterOptions{LowerBound: l.start(spaceVersions), UpperBound: l.start(spaceVersions + 1)}
+}
+
+// historyBounds returns the bounds of the changes from from on, up to revision
+// rev.
+func (l layout) historyBounds(from stamp, rev int64) *pebble.IterOptions {
+	return &pebble.IterOptions{LowerBound: l.appendHistory(nil, from), UpperBound: l.appendHistory(nil, stamp{rev: rev + 1})}
+}
 
 func (l layout) meta(name string) []byte { return append(l.start(spaceMeta), name...) }
 
@@ -101,7 +112,13 @@ type stamp struct {
 	sub uint32
 }
 
-func (a stamp) before(b stamp) bool { return a.rev < b.rev || a.rev == b.rev && a.sub < b.sub }
+// next returns the lowest stamp above a.
+func (a stamp) next() stamp {
+	if a.sub == maxSub {
+		return stamp{rev: a.rev + 1}
+	}
+	return stamp{a.rev, a.sub + 1}
+}
 
 // Kinds of records.
 const (
@@ -207,24 +224,24 @@ func (s swept) encode() []byte {
 	return keys.AppendInt64(keys.AppendInt64(nil, s.rev), s.removed)
 }
 
-// readMeta reads the integers of a meta record into dst. It reports whether the
-// record exists.
-func readMeta(db *pebble.DB, key []byte, dst ...*int64) (found bool, err error) {
+// readMeta reads the integers of a meta record into dst, which stay as they are
+// if there is no such record.
+func readMeta(db *pebble.DB, key []byte, dst ...*int64) (err error) {
 	b, closer, err := db.Get(key)
-	if isNotFound(err) {
-		return false, nil
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read meta %q: %w", key, err)
+		return fmt.Errorf("read meta %q: %w", key, err)
 	}
 	defer func() { err = closeAfter(closer, err) }()
 	for _, d := range dst {
 		if *d, b, err = keys.CutInt64(b); err != nil {
-			return false, fmt.Errorf("decode meta %q: %w", key, ErrCorrupt)
+			return fmt.Errorf("decode meta %q: %w", key, ErrCorrupt)
 		}
 	}
 	if len(b) != 0 {
-		return false, fmt.Errorf("decode meta %q: %d bytes too many: %w", key, len(b), ErrCorrupt)
+		return fmt.Errorf("decode meta %q: %d bytes too many: %w", key, len(b), ErrCorrupt)
 	}
-	return true, nil
+	return nil
 }

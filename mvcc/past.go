@@ -106,7 +106,8 @@ func (r *reader) overlay(span keys.Span, rev int64) ([]*pastVersion, error) {
 // scanPast calls fn for the newest stored version up to rev of each key in
 // span, tombstones included, until fn returns false.
 func (r *reader) scanPast(ctx context.Context, span keys.Span, rev int64, fn func(*pastVersion) bool) (err error) {
-	opts := &pebble.IterOptions{LowerBound: r.layout.appendVersions(nil, span.Start), UpperBound: r.layout.end(spaceVersions)}
+	opts := r.layout.versionBounds()
+	opts.LowerBound = r.layout.appendVersions(nil, span.Start)
 	if !span.Unbounded() {
 		opts.UpperBound = r.layout.appendVersions(nil, span.End)
 	}

@@ -117,6 +117,7 @@ func (m *model) rangeIn(r *pb.RangeRequest, rev int64, now map[string]*mvccpb.Ke
 			return cmp.Compare(a.ModRevision, b.ModRevision)
 		case pb.RangeRequest_VALUE:
 			return bytes.Compare(a.Value, b.Value)
+		case pb.RangeRequest_KEY:
 		}
 		return bytes.Compare(a.Key, b.Key)
 	})

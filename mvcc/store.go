@@ -102,11 +102,11 @@ func (s *Store) load() (*state, error) {
 		applied: applied{rev: 1, compact: -1},
 		cur:     newTree(), births: newBirthTree(), generation: s.generation.Load(),
 	}
-	if _, err := readMeta(s.db, s.layout.meta(metaApplied), &st.rev, &st.compact, &st.added); err != nil {
+	if err := readMeta(s.db, s.layout.meta(metaApplied), &st.rev, &st.compact, &st.added); err != nil {
 		return nil, err
 	}
 	done := swept{rev: -1}
-	if _, err := readMeta(s.db, s.layout.meta(metaSwept), &done.rev, &done.removed); err != nil {
+	if err := readMeta(s.db, s.layout.meta(metaSwept), &done.rev, &done.removed); err != nil {
 		return nil, err
 	}
 	if st.rev < 1 || st.compact > st.rev || done.rev > st.compact || done.removed > st.added {
@@ -123,9 +123,7 @@ func (s *Store) load() (*state, error) {
 
 // loadCurrent fills st's trees with the newest version of each key.
 func (s *Store) loadCurrent(st *state) (err error) {
-	iter, err := s.db.NewIter(&pebble.IterOptions{
-		LowerBound: s.layout.start(spaceVersions), UpperBound: s.layout.end(spaceVersions),
-	})
+	iter, err := s.db.NewIter(s.layout.versionBounds())
 	if err != nil {
 		return fmt.Errorf("load index: %w", err)
 	}

@@ -106,14 +106,12 @@ type sweepRun struct {
 // superfluous, so that history leads to all there is to remove.
 func (r *sweepRun) run(limit int) (finished bool, err error) {
 	l := r.s.layout
-	history, err := r.s.db.NewIter(&pebble.IterOptions{
-		LowerBound: l.appendHistory(nil, r.next), UpperBound: l.appendHistory(nil, stamp{rev: r.bound + 1}),
-	})
+	history, err := r.s.db.NewIter(l.historyBounds(r.next, r.bound))
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = closeAfter(history, err) }()
-	versions, err := r.s.db.NewIter(&pebble.IterOptions{LowerBound: l.start(spaceVersions), UpperBound: l.end(spaceVersions)})
+	versions, err := r.s.db.NewIter(l.versionBounds())
 	if err != nil {
 		return false, err
 	}
@@ -141,14 +139,6 @@ func (r *sweepRun) run(limit int) (finished bool, err error) {
 		r.next = at.next()
 	}
 	return true, history.Error()
-}
-
-// next returns the lowest stamp above a.
-func (a stamp) next() stamp {
-	if a.sub == maxSub {
-		return stamp{rev: a.rev + 1}
-	}
-	return stamp{a.rev, a.sub + 1}
 }
 
 // change removes what the change of key at at makes superfluous: the version

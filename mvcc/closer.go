@@ -1,13 +1,6 @@
 package mvcc
 
-import (
-	"errors"
-	"io"
-
-	"github.com/cockroachdb/pebble/v2"
-)
-
-func isNotFound(err error) bool { return errors.Is(err, pebble.ErrNotFound) }
+import "io"
 
 // closeAfter closes c and returns err, or else the error of closing.
 func closeAfter(c io.Closer, err error) error {
