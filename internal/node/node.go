@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/latchkey-db/latchkey/api"
+	"github.com/latchkey-db/latchkey/internal/compactor"
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/placement"
@@ -52,6 +53,7 @@ type Node struct {
 	cluster   *placement.Cluster
 	router    *router.Router
 	server    *api.Server
+	compactor *compactor.Compactor
 	failed    chan error
 	serving   int
 	// spool names the directory that backups are made in.
@@ -84,6 +86,12 @@ func Start(o Options) (n *Node, err error) {
 		if err := step(&o); err != nil {
 			return n, err
 		}
+	}
+	if o.Config.CompactionPeriod > 0 || o.Config.CompactionRevisions > 0 {
+		n.compactor = compactor.Start(compactor.Config{
+			Store: n.router, Period: o.Config.CompactionPeriod, Revisions: o.Config.CompactionRevisions, Log: o.Log,
+			Leads: func() bool { return n.cluster.Leader() == n.cluster.MemberID() },
+		})
 	}
 	n.serve()
 	return n, nil
@@ -292,9 +300,12 @@ func (n *Node) Stop(ctx context.Context) error {
 	return n.close()
 }
 
-// close gives back whatever the node holds, in the opposite order.
+// close gives back whatever the node holds, in the opposite order of its start.
 func (n *Node) close() error {
 	var errs []error
+	if n.compactor != nil {
+		n.compactor.Close()
+	}
 	if n.server == nil {
 		for _, l := range n.listeners {
 			errs = append(errs, l.Close())

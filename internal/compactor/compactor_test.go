@@ -1,0 +1,70 @@
+package compactor
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// store gains one revision a second and remembers its compactions.
+type store struct {
+	start     time.Time
+	fail      int
+	compacted []int64
+}
+
+func (s *store) Revision() int64 { return int64(time.Since(s.start)/time.Second) + 1 }
+
+func (s *store) Compact(_ context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
+	if s.fail > 0 {
+		s.fail--
+		return nil, errors.New("no leader")
+	}
+	s.compacted = append(s.compacted, r.Revision)
+	return &pb.CompactionResponse{}, nil
+}
+
+func run(t *testing.T, c Config, fail int, d time.Duration) []int64 {
+	t.Helper()
+	s := &store{start: time.Now(), fail: fail}
+	c.Store = s
+	c.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	if c.Leads == nil {
+		c.Leads = func() bool { return true }
+	}
+	k := Start(c)
+	time.Sleep(d)
+	k.Close()
+	return s.compacted
+}
+
+func TestCompactions(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		config Config
+		fail   int
+		run    time.Duration
+		want   []int64
+	}{
+		{"short period", Config{Period: 10 * time.Minute}, 0, 31 * time.Minute, []int64{61, 661, 1261}},
+		{"long period", Config{Period: 2 * time.Hour}, 0, 4*time.Hour + time.Minute, []int64{361, 3961, 7561}},
+		{"failure is tried again", Config{Period: 10 * time.Minute}, 1, 12 * time.Minute, []int64{121}},
+		{"revisions", Config{Revisions: 100}, 0, 11 * time.Minute, []int64{201, 501}},
+		{"another node's work", Config{Revisions: 100, Leads: func() bool { return false }}, 0, time.Hour, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if got := run(t, tc.config, tc.fail, tc.run); !slices.Equal(got, tc.want) {
+					t.Errorf("compacted at %v, want %v", got, tc.want)
+				}
+			})
+		})
+	}
+}
