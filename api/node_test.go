@@ -242,12 +242,7 @@ func (n *node) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.L
 	return resp, nil
 }
 
-func (n *node) NewWatchGroup() WatchGroup { return group{n.store.NewGroup()} }
-
-// group is a watch group on one store.
-type group struct{ *mvcc.Group }
-
-func (g group) ProgressOf(int64) (rev int64, ok bool) { return g.Progress() }
+func (n *node) NewWatchGroup() WatchGroup { return n.store.NewGroup() }
 
 func (n *node) ClusterID() uint64 { return testCluster }
 func (n *node) MemberID() uint64  { return testMember }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -236,11 +237,14 @@ func TestWatchProgressOrder(t *testing.T) {
 	}
 }
 
+// TestWatchProgressNotify checks the notices of a watch beside some that ask for
+// none, of which one starts in a future that never comes.
 func TestWatchProgressNotify(t *testing.T) {
 	r := start(t, func(c *Config) { c.ProgressInterval = time.Millisecond })
 	w := openWatch(t, r)
-	w.create(&pb.WatchCreateRequest{Key: []byte("quiet")}, 0, 1)
+	w.create(&pb.WatchCreateRequest{Key: []byte("k"), StartRevision: math.MaxInt64 - 2}, 0, 1)
 	w.create(&pb.WatchCreateRequest{Key: []byte("k"), ProgressNotify: true}, 1, 1)
+	w.create(&pb.WatchCreateRequest{Key: []byte("k"), StartRevision: 9, ProgressNotify: true}, 2, 1)
 	began := time.Now()
 	for range 2 {
 		w.want(&pb.WatchResponse{Header: header(1), WatchId: 1})
