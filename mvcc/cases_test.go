@@ -630,6 +630,56 @@ func TestTxnHeaders(t *testing.T) {
 	}
 }
 
+// A stream shows the state at its beginning; a compaction above that ends it.
+func TestStream(t *testing.T) {
+	e := memEnv(t)
+	for i := range 25 {
+		e.put(fmt.Sprintf("s/%02d", i), "v")
+	}
+	req := &pb.RangeRequest{Key: []byte("s/"), RangeEnd: []byte("s0")}
+	var sizes []int
+	v := e.s.View()
+	err := v.RangeStream(background, req, 1<<20, func(r *pb.RangeResponse) error {
+		sizes = append(sizes, len(r.Kvs))
+		e.put("s/00", "changed")
+		e.put("s/99", "new")
+		if err := e.compact(26); err != nil && !errors.Is(err, ErrCompacted) {
+			return err
+		}
+		e.sweepAll()
+		if r.Header != nil && (r.Header.Revision != 26 || r.Count != 25 || r.More) {
+			t.Errorf("last chunk: %v", r)
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(sizes, []int{10, 15}) {
+		t.Errorf("chunks of %v, %v", sizes, err)
+	}
+	for _, past := range []int64{0, 30} {
+		chunks := 0
+		req.Revision = past
+		err = e.s.View().RangeStream(background, req, 1<<20, func(*pb.RangeResponse) error {
+			chunks++
+			e.put("s/00", "changed again")
+			if err := e.compact(e.s.Rev()); err != nil {
+				return err
+			}
+			e.sweepAll()
+			return nil
+		})
+		if !errors.Is(err, ErrCompacted) || chunks > 1 {
+			t.Errorf("stream over a compaction: %d chunks, %v", chunks, err)
+		}
+	}
+	broken := errors.New("broken")
+	if err := e.s.View().RangeStream(background, all(), 1<<20, func(*pb.RangeResponse) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("emit failed: %v", err)
+	}
+	if pins := e.s.state.Load().epoch.pins.Load(); pins != 0 {
+		t.Errorf("%d pins left", pins)
+	}
+}
+
 func TestNumbers(t *testing.T) {
 	e := memEnv(t)
 	e.apply(func(w *Writer) {

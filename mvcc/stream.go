@@ -13,6 +13,10 @@ import (
 // header, more and count come with the last chunk; count_only and an empty
 // answer make a single one. A request with a sort order or with filters is
 // answered in one chunk. An error of emit ends the stream and is returned.
+//
+// The view is closed while emit runs, and afterwards, so that a slow client does
+// not keep Sweep from its work: a compaction above the revision that is being
+// read ends the stream with ErrCompacted.
 func (v *View) RangeStream(ctx context.Context, req *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
 	if req.CountOnly || len(req.RangeEnd) == 0 || hasFilters(req) ||
 		req.SortTarget != pb.RangeRequest_KEY || req.SortOrder == pb.RangeRequest_DESCEND {
@@ -20,6 +24,7 @@ func (v *View) RangeStream(ctx context.Context, req *pb.RangeRequest, maxBytes i
 		if err != nil {
 			return err
 		}
+		v.Close()
 		return emit(resp)
 	}
 	if err := v.checkRev(req.Revision); err != nil {
@@ -34,11 +39,12 @@ func (v *View) RangeStream(ctx context.Context, req *pb.RangeRequest, maxBytes i
 		if err := v.settle(err); err != nil {
 			return err
 		}
-		if err := emit(resp); err != nil {
+		v.Close()
+		if err := emit(resp); err != nil || last {
 			return err
 		}
-		if last {
-			return nil
+		if err := v.reopen(c.rev()); err != nil {
+			return err
 		}
 	}
 }
@@ -57,6 +63,14 @@ type chunker struct {
 	sent     int64
 	maxKeys  int
 	maxBytes int
+}
+
+// rev returns the revision that is read.
+func (c *chunker) rev() int64 {
+	if c.past {
+		return c.req.Revision
+	}
+	return c.v.rev
 }
 
 // next returns the next chunk and whether it is the last.
@@ -99,7 +113,10 @@ func (c *chunker) items(ctx context.Context) (items []*item, more bool, err erro
 	}
 	// fits counts a version in, or says that the chunk is full.
 	fits := func(key, value int) bool {
-		size += key + value + versionOverhead
+		size += key + versionOverhead
+		if !c.req.KeysOnly {
+			size += value
+		}
 		more = len(items) == room || len(items) > 0 && size > c.maxBytes
 		return !more
 	}

@@ -13,22 +13,36 @@ type View struct {
 	reader
 	s  *Store
 	st *state
+	// pinned is what keeps Sweep away, nil once the view is closed.
+	pinned *state
 }
 
 // View returns the newest published state.
 func (s *Store) View() *View {
 	st := s.pin()
-	return &View{s: s, st: st, reader: reader{
+	return &View{s: s, st: st, pinned: st, reader: reader{
 		db: s.db, layout: s.layout, cur: st.cur, births: st.births, rev: st.rev, compact: st.compact,
 	}}
 }
 
 // Close ends the use of the view. Closing it again does nothing.
 func (v *View) Close() {
-	if v.st != nil {
-		v.st.unpin()
-		v.st = nil
+	if v.pinned != nil {
+		v.pinned.unpin()
+		v.pinned = nil
 	}
+}
+
+// reopen undoes Close for reads at revision rev, unless a compaction above it
+// has come meanwhile: then it returns ErrCompacted.
+func (v *View) reopen(rev int64) error {
+	st := v.s.pin()
+	if st.compact > rev {
+		st.unpin()
+		return ErrCompacted
+	}
+	v.pinned = st
+	return nil
 }
 
 // Rev returns the newest revision of the state.
