@@ -18,6 +18,7 @@ import (
 // not keep Sweep from its work: a compaction above the revision that is being
 // read ends the stream with ErrCompacted.
 func (v *View) RangeStream(ctx context.Context, req *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
+	defer v.Close()
 	if req.CountOnly || len(req.RangeEnd) == 0 || hasFilters(req) ||
 		req.SortTarget != pb.RangeRequest_KEY || req.SortOrder == pb.RangeRequest_DESCEND {
 		resp, err := v.Range(ctx, req)
