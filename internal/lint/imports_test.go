@@ -32,11 +32,11 @@ var allowed = map[string][]string{
 	"lock":      {"router", "internal/invariant", "internal/keys"},
 	"router":    {"placement", "shard", "mvcc", "lease", "internal/invariant", "internal/keys"},
 	"placement": {"shard", "internal/invariant", "internal/keys"},
-	"shard":     {"mvcc", "lease", "internal/invariant", "internal/keys"},
+	"shard":     {"mvcc", "lease", "internal/invariant", "internal/keys", "internal/walcheck"},
 	"mvcc":      {"internal/invariant", "internal/keys"},
 	"lease":     {"internal/invariant", "internal/keys"},
 
-	"internal/compactor": {"internal/invariant"},
+	"internal/compactor": {"mvcc", "internal/invariant"},
 	"internal/config":    {"internal/invariant"},
 	"internal/datadir":   {"internal/invariant"},
 	"internal/etcdlog":   {},
@@ -44,6 +44,7 @@ var allowed = map[string][]string{
 	"internal/keys":      {"internal/invariant"},
 	"internal/lint":      {},
 	"internal/peer":      {"internal/invariant", "internal/keys"},
+	"internal/walcheck":  {"internal/invariant"},
 }
 
 // confined says which packages alone may import a foreign one, by the prefix of
@@ -53,7 +54,7 @@ var confined = map[string]struct {
 	tests    bool // whether tests of all packages may, too
 }{
 	"github.com/lni/dragonboat": {packages: []string{"shard"}},
-	"github.com/lni/vfs":        {packages: []string{"shard", "internal/node"}, tests: true},
+	"github.com/lni/vfs":        {packages: []string{"shard", "internal/node", "internal/walcheck"}, tests: true},
 	"go.uber.org/zap":           {packages: []string{"internal/etcdlog"}, tests: true},
 	"go.etcd.io/etcd/server":    {tests: true},
 	"go.etcd.io/raft":           {},
