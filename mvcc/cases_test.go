@@ -655,7 +655,25 @@ func TestStream(t *testing.T) {
 	if err != nil || !slices.Equal(sizes, []int{10, 15}) {
 		t.Errorf("chunks of %v, %v", sizes, err)
 	}
-	for _, past := range []int64{0, 30} {
+	// RangeChunks holds what it reads.
+	v = e.s.View()
+	n := 0
+	err = v.RangeChunks(background, all(), 1<<20, func(r *pb.RangeResponse) error {
+		n += len(r.Kvs)
+		e.put("s/00", strings.Repeat("x", 100))
+		if err := e.compact(e.s.Rev()); err != nil {
+			return err
+		}
+		if done, err := e.s.Sweep(1000); done || err != nil {
+			t.Errorf("swept under an open view: %v, %v", done, err)
+		}
+		return nil
+	})
+	v.Close()
+	if err != nil || n != 26 {
+		t.Errorf("%d keys, %v", n, err)
+	}
+	for _, past := range []int64{0, e.s.Rev()} {
 		chunks := 0
 		req.Revision = past
 		err = e.s.View().RangeStream(background, req, 1<<20, func(*pb.RangeResponse) error {

@@ -288,7 +288,11 @@ func (x *machine) stream(t *rapid.T) {
 	x.view(func(v *View, m *model) {
 		req := drawRangeReq(t, m)
 		got, last := &pb.RangeResponse{}, false
-		err := v.RangeStream(background, req, rapid.SampledFrom([]int{1, 300, 1 << 20}).Draw(t, "chunk"), func(r *pb.RangeResponse) error {
+		stream := v.RangeChunks
+		if rapid.Bool().Draw(t, "loose") {
+			stream = v.RangeStream
+		}
+		err := stream(background, req, rapid.SampledFrom([]int{1, 300, 1 << 20}).Draw(t, "chunk"), func(r *pb.RangeResponse) error {
 			if last {
 				t.Fatalf("a chunk after the last")
 			}

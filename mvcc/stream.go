@@ -8,43 +8,57 @@ import (
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
-// RangeStream answers a range request in chunks whose keys and values stay
+// RangeChunks answers a range request in chunks whose keys and values stay
 // below about maxBytes each, so that the whole answer is never in memory. The
 // header, more and count come with the last chunk; count_only and an empty
 // answer make a single one. A request with a sort order or with filters is
 // answered in one chunk. An error of emit ends the stream and is returned.
-//
-// The view is closed while emit runs, and afterwards, so that a slow client does
-// not keep Sweep from its work: a compaction above the revision that is being
-// read ends the stream with ErrCompacted.
+func (v *View) RangeChunks(ctx context.Context, req *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
+	return v.chunks(ctx, req, maxBytes, func(resp *pb.RangeResponse, _ int64, _ bool) error { return emit(resp) })
+}
+
+// RangeStream is RangeChunks for answers that leave at the pace of a client: so
+// that a slow one does not keep Sweep from its work, the view is closed while
+// emit runs and when RangeStream returns. A compaction above the revision that
+// is being read ends the stream with ErrCompacted.
 func (v *View) RangeStream(ctx context.Context, req *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
 	defer v.Close()
+	return v.chunks(ctx, req, maxBytes, func(resp *pb.RangeResponse, rev int64, last bool) error {
+		v.Close()
+		if err := emit(resp); err != nil || last {
+			return err
+		}
+		return v.reopen(rev)
+	})
+}
+
+// chunks calls emit with each chunk of the answer to req, the revision that is
+// being read, and whether the chunk is the last.
+func (v *View) chunks(
+	ctx context.Context, req *pb.RangeRequest, maxBytes int, emit func(resp *pb.RangeResponse, rev int64, last bool) error,
+) error {
+	if err := v.checkRev(req.Revision); err != nil {
+		return err
+	}
+	c := chunker{v: v, req: req, maxBytes: maxBytes, maxKeys: firstChunkKeys, rev: v.rev}
+	if req.Revision > 0 && req.Revision < v.rev {
+		c.past, c.rev = true, req.Revision
+	}
 	if req.CountOnly || len(req.RangeEnd) == 0 || hasFilters(req) ||
 		req.SortTarget != pb.RangeRequest_KEY || req.SortOrder == pb.RangeRequest_DESCEND {
 		resp, err := v.Range(ctx, req)
 		if err != nil {
 			return err
 		}
-		v.Close()
-		return emit(resp)
+		return emit(resp, c.rev, true)
 	}
-	if err := v.checkRev(req.Revision); err != nil {
-		return err
-	}
-	c := chunker{
-		v: v, req: req, rest: keys.FromRange(req.Key, req.RangeEnd), maxBytes: maxBytes,
-		maxKeys: firstChunkKeys, past: req.Revision > 0 && req.Revision < v.rev,
-	}
+	c.rest = keys.FromRange(req.Key, req.RangeEnd)
 	for {
 		resp, last, err := c.next(ctx)
 		if err := v.settle(err); err != nil {
 			return err
 		}
-		v.Close()
-		if err := emit(resp); err != nil || last {
-			return err
-		}
-		if err := v.reopen(c.rev()); err != nil {
+		if err := emit(resp, c.rev, last); err != nil || last {
 			return err
 		}
 	}
@@ -56,22 +70,16 @@ const firstChunkKeys = 10
 
 // chunker cuts the answer to a request into chunks.
 type chunker struct {
-	v    *View
-	req  *pb.RangeRequest
+	v   *View
+	req *pb.RangeRequest
+	// rev is the revision that is read, past whether it is not the newest.
+	rev  int64
 	past bool
 	// rest is what is still to be read and sent the number of keys returned.
 	rest     keys.Span
 	sent     int64
 	maxKeys  int
 	maxBytes int
-}
-
-// rev returns the revision that is read.
-func (c *chunker) rev() int64 {
-	if c.past {
-		return c.req.Revision
-	}
-	return c.v.rev
 }
 
 // next returns the next chunk and whether it is the last.
@@ -122,7 +130,7 @@ func (c *chunker) items(ctx context.Context) (items []*item, more bool, err erro
 		return !more
 	}
 	if c.past {
-		err = c.v.eachPast(ctx, c.rest, c.req.Revision, func(v *pastVersion) bool {
+		err = c.v.eachPast(ctx, c.rest, c.rev, func(v *pastVersion) bool {
 			ok := fits(len(v.key), len(v.rec.value))
 			if ok {
 				items = append(items, v.item())
@@ -147,7 +155,7 @@ func (c *chunker) remaining(ctx context.Context) (int, error) {
 		return c.v.count(c.rest), nil
 	}
 	n := 0
-	err := c.v.eachPast(ctx, c.rest, c.req.Revision, func(*pastVersion) bool {
+	err := c.v.eachPast(ctx, c.rest, c.rev, func(*pastVersion) bool {
 		n++
 		return true
 	})
