@@ -1,0 +1,28 @@
+package e2e
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+)
+
+// fastReconnect lets clients find a restarted server without gRPC's seconds of
+// patience.
+var fastReconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond},
+	MinConnectTimeout: time.Second,
+}
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(workerEnv); role != "" {
+		os.Exit(work(role))
+	}
+	code := m.Run()
+	for _, dir := range builtDirs {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}

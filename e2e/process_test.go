@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+)
+
+// binary builds the server once for all tests and returns its path.
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "latchkey-e2e-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "latchkey")
+	out, err := exec.Command("go", "build", "-o", path, "github.com/latchkey-db/latchkey/cmd/latchkey").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build server: %w: %s", err, out)
+	}
+	builtDirs = append(builtDirs, dir)
+	return path, nil
+})
+
+// builtDirs are removed when the tests are done.
+var builtDirs []string
+
+// process is one server process and its data directory.
+type process struct {
+	t    testing.TB
+	dir  string
+	addr string
+	args []string
+	cmd  *exec.Cmd
+	log  *bytes.Buffer
+	// waited yields the process's end.
+	waited chan error
+}
+
+// newProcess starts a server on a free port and an empty directory.
+func newProcess(t testing.TB, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, dir: filepath.Join(t.TempDir(), "data"), addr: freeAddr(t), args: args}
+	p.start()
+	t.Cleanup(func() {
+		if p.cmd != nil {
+			p.kill()
+		}
+	})
+	return p
+}
+
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// launch starts the process without waiting for it to serve.
+func (p *process) launch() {
+	p.t.Helper()
+	bin, err := binary()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	url := "http://" + p.addr
+	args := append([]string{
+		"--data-dir", p.dir, "--listen-client-urls", url, "--advertise-client-urls", url,
+	}, p.args...)
+	p.cmd = exec.Command(bin, args...)
+	p.log = &bytes.Buffer{}
+	p.cmd.Stderr, p.cmd.Stdout = p.log, p.log
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.waited = make(chan error, 1)
+	cmd, waited := p.cmd, p.waited
+	go func() { waited <- cmd.Wait() }()
+}
+
+// start starts the process and waits until it answers.
+func (p *process) start() {
+	p.t.Helper()
+	p.launch()
+	c := p.client()
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	for {
+		try, stop := context.WithTimeout(ctx, time.Second)
+		_, err := c.Get(try, "ready")
+		stop()
+		if err == nil {
+			return
+		}
+		select {
+		case err := <-p.waited:
+			p.t.Fatalf("server ended: %v\n%s", err, p.log)
+		case <-ctx.Done():
+			p.t.Fatalf("server does not answer: %v\n%s", err, p.log)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// kill ends the process as a crash would, with signal 9.
+func (p *process) kill() {
+	p.t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		p.t.Fatal(err)
+	}
+	<-p.waited
+	p.cmd = nil
+}
+
+// terminate asks the process to stop and returns how it ended.
+func (p *process) terminate() error {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	p.cmd = nil
+	select {
+	case err := <-p.waited:
+		return err
+	case <-time.After(20 * time.Second):
+		p.t.Fatal("server does not stop")
+		return nil
+	}
+}
+
+// restart kills the process and starts it again on its data.
+func (p *process) restart() {
+	p.t.Helper()
+	p.kill()
+	p.start()
+}
+
+// client returns a client of the process; the caller closes it.
+func (p *process) client() *clientv3.Client {
+	p.t.Helper()
+	return dialClient(p.t, p.addr)
+}
+
+func dialClient(t testing.TB, addrs ...string) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: addrs, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(fastReconnect)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
