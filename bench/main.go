@@ -20,6 +20,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
@@ -28,7 +29,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
+
+	"github.com/latchkey-db/latchkey/internal/etcdlog"
 )
 
 // options are the command line.
@@ -88,7 +90,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	for i := range conns {
 		// A connection stays with one server, so that the load spreads evenly.
 		conns[i], err = clientv3.New(clientv3.Config{
-			Endpoints: o.endpoints[i%len(o.endpoints):][:1], DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
+			Endpoints: o.endpoints[i%len(o.endpoints):][:1], DialTimeout: 5 * time.Second, Logger: etcdlog.New(slog.New(slog.DiscardHandler)),
 		})
 		if err != nil {
 			return fmt.Errorf("dial: %w", err)

@@ -20,8 +20,8 @@ type call struct {
 	// fill makes the payload at the moment the command leaves the queue; false
 	// says that there is nothing left to do. The leader's mutex is not held.
 	fill func() ([]byte, bool)
-	// settled receives the outcome. It is called once, must not block and must
-	// not call the replica.
+	// settled receives the outcome. It is called once, with no lock of the replica
+	// but leadMu and machineMu held, and must not block.
 	settled func(outcome)
 	// abandoned is set when nobody waits any more. A command that is still in
 	// the queue is then dropped.

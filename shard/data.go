@@ -59,7 +59,7 @@ func (h *Host) StartData(c DataConfig) (*Data, error) {
 		return nil, fmt.Errorf("open leases of shard %d: %w", c.ShardID, err)
 	}
 	d := &Data{store: store, leases: leases}
-	d.keeper = newKeeper(d, h.cfg.Tick)
+	d.keeper = newKeeper(d)
 	d.sweeper = newSweeper(store, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
 	d.attach()
 	d.sweeper.start()

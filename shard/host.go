@@ -276,10 +276,15 @@ func (h *Host) dispatch() {
 	}
 }
 
+// leadershipTick is how often the replicas that lead see to what they keep in
+// memory. A process that wakes more than two of them late takes itself for one
+// that was stopped, and ends no lease for a while.
+const leadershipTick = 200 * time.Millisecond
+
 // tick gives every leader's memory its clock.
 func (h *Host) tick() {
 	defer h.wg.Done()
-	t := time.NewTicker(h.cfg.Tick)
+	t := time.NewTicker(leadershipTick)
 	defer t.Stop()
 	for {
 		select {

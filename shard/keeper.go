@@ -19,8 +19,7 @@ const (
 // proposes the ends of leases whose time has passed, logs the silent ones, and
 // renews. Only monotonic time is read, and only here.
 type keeper struct {
-	d    *Data
-	step time.Duration
+	d *Data
 	// start is what monotonic readings count from.
 	start time.Time
 
@@ -37,8 +36,8 @@ type keeper struct {
 
 var _ Leadership = (*keeper)(nil)
 
-func newKeeper(d *Data, tick time.Duration) *keeper {
-	return &keeper{d: d, step: tick, start: time.Now(), settled: make(chan struct{})}
+func newKeeper(d *Data) *keeper {
+	return &keeper{d: d, start: time.Now(), settled: make(chan struct{})}
 }
 
 func (k *keeper) now() time.Duration { return time.Since(k.start) }
@@ -47,7 +46,7 @@ func (k *keeper) now() time.Duration { return time.Since(k.start) }
 func (k *keeper) Began(uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.clock = lease.NewClock(k.step)
+	k.clock = lease.NewClock(leadershipTick)
 	k.clock.Start(k.now(), k.d.leases.All())
 	k.expiring, k.aging = false, false
 }
@@ -108,19 +107,25 @@ func (k *keeper) expire(c *lease.Clock) {
 		}
 		return payload, len(payload) > 0
 	}
-	settled := func(any, error) {
+	settled := func(_ any, err error) {
 		k.mu.Lock()
-		defer k.mu.Unlock()
 		if k.clock != c {
+			k.mu.Unlock()
 			return
 		}
-		k.expiring = false
 		for _, id := range ids {
 			if c.Ending(id) {
 				c.Withdraw(id)
 			}
 		}
 		k.notifyLocked()
+		// What ends together with many others does not wait for the next tick.
+		k.expiring = err == nil && c.MayBeDue()
+		again := k.expiring
+		k.mu.Unlock()
+		if again {
+			k.expire(c)
+		}
 	}
 	if err := k.d.replica.ProposeLater(kindLeaseExpire, fill, settled); err != nil {
 		settled(nil, err)

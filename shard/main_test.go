@@ -2,12 +2,13 @@ package shard
 
 import (
 	"io"
-	"log"
-	"os"
+	"log/slog"
 	"testing"
 )
 
+// The memory file systems make dragonboat's log store complain on the standard
+// logger that they have no disk usage.
 func TestMain(m *testing.M) {
-	log.SetOutput(io.Discard) // dragonboat's log store prints there that a memory file system has no disk usage
-	os.Exit(m.Run())
+	slog.SetDefault(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	m.Run()
 }

@@ -68,7 +68,8 @@ func (r *Replica) Propose(ctx context.Context, kind Kind, payload []byte) (any, 
 
 // ProposeLater queues a command whose payload fill makes when it leaves the
 // queue, or withdraws by returning false. settled is called exactly once if
-// ProposeLater returns nil; it must not block and must not call the replica.
+// ProposeLater returns nil. Neither may block or wait for the replica; settled
+// may queue the next command.
 func (r *Replica) ProposeLater(kind Kind, fill func() ([]byte, bool), settled func(result any, err error)) error {
 	return r.submit(&call{kind: kind, fill: fill, settled: func(o outcome) { settled(o.result, o.err) }})
 }
