@@ -1,0 +1,478 @@
+package e2e
+
+import (
+	"context"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// operations are what a sequence is made of, with how often each is chosen.
+var operations = []struct {
+	weight int
+	run    func(*differ)
+}{
+	{220, (*differ).opRange},
+	{40, (*differ).opRangeStream},
+	{220, (*differ).opPut},
+	{70, (*differ).opDelete},
+	{180, (*differ).opTxn},
+	{14, (*differ).opCompact},
+	{3, (*differ).opLarge},
+	{40, (*differ).opGrant},
+	{20, (*differ).opRevoke},
+	{25, (*differ).opKeepAlive},
+	{25, (*differ).opTimeToLive},
+	{8, (*differ).opLeases},
+	{36, (*differ).opWatch},
+	{22, (*differ).opCancel},
+	{20, (*differ).opProgress},
+	{2, (*differ).opEmptyWatchRequest},
+	{3, (*differ).opReopen},
+	{2, (*differ).opHalfClose},
+	{4, (*differ).opMixPrev},
+	{8, (*differ).opHashKV},
+	{3, (*differ).opHash},
+	{6, (*differ).opStatus},
+	{6, (*differ).opAlarms},
+	{5, (*differ).opMembers},
+	{2, (*differ).opAlarmed},
+	{1, (*differ).opClear},
+}
+
+// choose returns an operation at random.
+func (d *differ) choose() func(*differ) {
+	total := 0
+	for _, o := range operations {
+		total += o.weight
+	}
+	n := d.gen.IntN(total)
+	for _, o := range operations {
+		if n -= o.weight; n < 0 {
+			return o.run
+		}
+	}
+	return operations[0].run
+}
+
+// run runs a sequence of n operations.
+func (d *differ) run(n int) {
+	d.prelude()
+	for d.step = 1; d.step <= n; d.step++ {
+		d.choose()(d)
+	}
+	d.settleAll()
+}
+
+// prelude asks what only a fresh store answers.
+func (d *differ) prelude() {
+	everything := &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}
+	d.rangeOf(everything)
+	for _, rev := range []int64{-1, -2, 1, 2} {
+		d.rangeOf(&pb.RangeRequest{Key: []byte("a"), Revision: rev})
+		d.txn(&pb.TxnRequest{Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestRange{
+			RequestRange: &pb.RangeRequest{Key: []byte("a"), Revision: rev},
+		}}}})
+		call(d, "HashKV", &pb.HashKVRequest{Revision: rev}, func(s *server, ctx context.Context, r *pb.HashKVRequest) (*pb.HashKVResponse, error) {
+			return s.maint.HashKV(ctx, r)
+		})
+	}
+	d.compactAt(&pb.CompactionRequest{Revision: -1})
+	d.compactAt(&pb.CompactionRequest{Revision: 0})
+	d.compactAt(&pb.CompactionRequest{Revision: 0})
+	d.put(&pb.PutRequest{Key: []byte("a"), Value: []byte("v0")})
+}
+
+func (d *differ) opRange() { d.rangeOf(d.gen.rangeRequest()) }
+
+func (d *differ) rangeOf(r *pb.RangeRequest) {
+	call(d, "Range", r, func(s *server, ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+		return s.kv.Range(ctx, r)
+	})
+}
+
+func (d *differ) opRangeStream() {
+	r := d.gen.rangeRequest()
+	if !d.gen.one(4) {
+		r.MinModRevision, r.MaxModRevision, r.MinCreateRevision, r.MaxCreateRevision = 0, 0, 0, 0
+		r.SortOrder = pb.RangeRequest_NONE
+		if !d.gen.one(4) {
+			r.SortTarget = pb.RangeRequest_KEY
+		}
+	}
+	if d.gen.one(3) {
+		r.Key, r.RangeEnd = []byte{0}, []byte{0}
+	}
+	d.note("RangeStream", r)
+	answers := d.both(func(s *server) answer {
+		ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+		defer cancel()
+		a, err := streamRange(ctx, s, proto.CloneOf(r))
+		if err != nil {
+			return answered(nil, err)
+		}
+		return a
+	})
+	if err := answers[0].err; err != nil {
+		d.errs[err.Code().String()+": "+err.Message()]++
+	}
+	if !slices.Equal(answers[0].chunks, answers[1].chunks) {
+		d.ledger[diffChunks]++
+	}
+	const firstChunk = 10
+	resp, ok := answers[0].msg.(*pb.RangeResponse)
+	if ok && r.GetSortTarget() != pb.RangeRequest_KEY && len(resp.GetKvs()) > firstChunk {
+		d.ledger[diffStreamSort]++
+		return
+	}
+	d.compare(r, answers)
+}
+
+func (d *differ) opPut() { d.put(d.gen.putRequest()) }
+
+func (d *differ) put(r *pb.PutRequest) {
+	call(d, "Put", r, func(s *server, ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, error) {
+		return s.kv.Put(ctx, r)
+	})
+}
+
+func (d *differ) opDelete() { d.deleteRange(d.gen.deleteRequest()) }
+
+func (d *differ) deleteRange(r *pb.DeleteRangeRequest) {
+	call(d, "DeleteRange", r, func(s *server, ctx context.Context, r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
+		return s.kv.DeleteRange(ctx, r)
+	})
+}
+
+func (d *differ) opTxn() { d.txn(d.gen.txnRequest(3)) }
+
+func (d *differ) txn(r *pb.TxnRequest) {
+	call(d, "Txn", r, func(s *server, ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+		return s.kv.Txn(ctx, r)
+	})
+}
+
+// opCompact compacts, mostly at a revision near the newest, so that history stays
+// short.
+func (d *differ) opCompact() {
+	r := &pb.CompactionRequest{Revision: d.gen.revision(), Physical: d.gen.one(3)}
+	if d.gen.one(2) {
+		r.Revision = d.gen.rev - d.gen.Int64N(20)
+	}
+	// etcd loses the newer value of a key that was deleted and put in the very
+	// revision that history is compacted at, and then can't read it.
+	for d.doubled[r.Revision] {
+		r.Revision--
+	}
+	d.settleAll()
+	d.compactAt(r)
+}
+
+func (d *differ) compactAt(r *pb.CompactionRequest) {
+	a := call(d, "Compact", r, func(s *server, ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
+		return s.kv.Compact(ctx, r)
+	})
+	if a.err == nil {
+		d.compacted(r.GetRevision())
+	}
+}
+
+// opLarge sends what is about as large as is accepted, and makes events that are
+// larger than a watch gets at once.
+func (d *differ) opLarge() {
+	if d.gen.one(2) {
+		r := d.gen.largePut()
+		d.put(r)
+		d.deleteRange(&pb.DeleteRangeRequest{Key: r.GetKey()})
+		return
+	}
+	d.txn(d.gen.fatTxn())
+	d.txn(d.gen.fatTxn())
+	d.deleteRange(&pb.DeleteRangeRequest{Key: []byte("a"), RangeEnd: []byte("b"), PrevKv: true})
+}
+
+func (d *differ) opGrant() {
+	r := &pb.LeaseGrantRequest{TTL: d.gen.ttl()}
+	if d.gen.one(2) {
+		r.ID = d.gen.leaseID()
+	}
+	a := call(d, "LeaseGrant", r, func(s *server, ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+		return s.lease.LeaseGrant(ctx, r)
+	})
+	resp, ok := a.msg.(*pb.LeaseGrantResponse)
+	if !ok {
+		return
+	}
+	d.leases[resp.GetID()] = resp.GetTTL()
+	if r.GetID() == 0 {
+		d.gen.picked = append(d.gen.picked, resp.GetID())
+	}
+	const soon = 100 // seconds
+	switch {
+	case resp.GetTTL() < soon:
+		// It must be gone before it can expire.
+		d.revoke(resp.GetID())
+	case len(d.gen.picked) > 8:
+		d.revoke(d.gen.picked[0])
+	}
+}
+
+func (d *differ) opRevoke() { d.revoke(d.gen.leaseID()) }
+
+func (d *differ) revoke(id int64) {
+	r := &pb.LeaseRevokeRequest{ID: id}
+	a := call(d, "LeaseRevoke", r, func(s *server, ctx context.Context, r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+		return s.lease.LeaseRevoke(ctx, r)
+	})
+	if a.err != nil {
+		return
+	}
+	delete(d.leases, id)
+	d.gen.picked = slices.DeleteFunc(d.gen.picked, func(p int64) bool { return p == id })
+}
+
+// opKeepAlive renews some leases over one stream.
+func (d *differ) opKeepAlive() {
+	ids := make([]int64, 1+d.gen.IntN(3))
+	for i := range ids {
+		ids[i] = d.gen.leaseID()
+	}
+	streams := make(map[*server]pb.Lease_LeaseKeepAliveClient)
+	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+	defer cancel()
+	for _, s := range d.servers {
+		stream, err := s.lease.LeaseKeepAlive(ctx)
+		if err != nil {
+			d.fatal("open keepalive stream of %s: %v", s.name, err)
+		}
+		streams[s] = stream
+	}
+	for _, id := range ids {
+		d.exchange("LeaseKeepAlive", &pb.LeaseKeepAliveRequest{ID: id}, func(_ context.Context, s *server) answer {
+			if err := streams[s].Send(forServer(s, &pb.LeaseKeepAliveRequest{ID: id})); err != nil {
+				return answered(nil, err)
+			}
+			resp, err := streams[s].Recv()
+			return answered(resp, err)
+		})
+	}
+	if d.gen.one(2) {
+		d.exchange("LeaseKeepAlive end", &pb.LeaseKeepAliveRequest{}, func(_ context.Context, s *server) answer {
+			if err := streams[s].CloseSend(); err != nil {
+				return answered(nil, err)
+			}
+			resp, err := streams[s].Recv()
+			return answered(resp, err)
+		})
+	}
+}
+
+func (d *differ) opTimeToLive() {
+	r := &pb.LeaseTimeToLiveRequest{ID: d.gen.leaseID(), Keys: !d.gen.one(3)}
+	call(d, "LeaseTimeToLive", r, func(s *server, ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+		return s.lease.LeaseTimeToLive(ctx, r)
+	})
+}
+
+func (d *differ) opLeases() {
+	call(d, "LeaseLeases", &pb.LeaseLeasesRequest{}, func(s *server, ctx context.Context, r *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
+		return s.lease.LeaseLeases(ctx, r)
+	})
+}
+
+// stream returns a stream that takes requests.
+func (d *differ) stream() *streamPair {
+	for {
+		if p := pick(d.gen, d.streams); !p.halfClosed {
+			return p
+		}
+	}
+}
+
+// watchesPerStream bounds the watches of a stream.
+const watchesPerStream = 7
+
+func (d *differ) opWatch() {
+	p := d.stream()
+	r := d.gen.watchRequest(d.withPrev && d.gen.one(2))
+	d.note("Watch create", r)
+	d.create(p, r)
+	if len(p.watches) > watchesPerStream {
+		d.cancelOne(p)
+	}
+}
+
+// opCancel cancels a watch, or an id that has none.
+func (d *differ) opCancel() {
+	p := d.stream()
+	id := d.gen.watchID()
+	d.note("Watch cancel", id)
+	if p.watches[id] == nil {
+		// There is no answer, which shows where the next one is compared.
+		d.request(p, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{
+			CancelRequest: &pb.WatchCancelRequest{WatchId: id},
+		}})
+		d.kinds["Watch cancel of an unknown id"]++
+		return
+	}
+	if p.watches[id].lagging {
+		d.settle(p)
+	}
+	d.cancelWatch(p, id)
+}
+
+// cancelOne cancels a watch of the stream that the test does not need.
+func (d *differ) cancelOne(p *streamPair) {
+	var ids []int64
+	for id := range p.watches {
+		if id != everythingID {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	id := pick(d.gen, ids)
+	if p.watches[id].lagging {
+		d.settle(p)
+	}
+	d.cancelWatch(p, id)
+}
+
+// opProgress asks for progress, which is answered when no watch of the stream is
+// in the way of it.
+func (d *differ) opProgress() {
+	p := d.stream()
+	d.note("Watch progress", p.index)
+	d.settle(p)
+	req := &pb.WatchProgressRequest{}
+	d.request(p, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: req}})
+	if len(p.watches) == 0 {
+		d.kinds["Watch progress without a watch"]++
+		return
+	}
+	for _, m := range p.watches {
+		if m.lost || m.from > d.gen.rev+1 || m.req.GetStartRevision() > d.gen.rev {
+			d.kinds["Watch progress unanswered"]++
+			return
+		}
+	}
+	d.control(p, req)
+	d.kinds["Watch progress answered"]++
+}
+
+func (d *differ) opEmptyWatchRequest() {
+	d.note("Watch without request", "")
+	d.request(d.stream(), &pb.WatchRequest{})
+}
+
+// opReopen ends a stream and opens another.
+func (d *differ) opReopen() {
+	if len(d.streams) == 1 {
+		return
+	}
+	i := 1 + d.gen.IntN(len(d.streams)-1)
+	d.note("Watch stream reopened", i)
+	d.closePair(d.streams[i])
+	d.streams[i] = d.newPair(i)
+}
+
+// opHalfClose ends the client's side of a stream, whose watches live on.
+func (d *differ) opHalfClose() {
+	if len(d.streams) == 1 {
+		return
+	}
+	p := d.streams[1+d.gen.IntN(len(d.streams)-1)]
+	d.note("Watch half close", p.index)
+	if p.halfClosed {
+		return
+	}
+	d.settle(p)
+	p.halfClosed = true
+	for _, side := range p.sides {
+		if err := side.client.CloseSend(); err != nil {
+			d.fatal("half close stream of %s: %v", side.server.name, err)
+		}
+	}
+}
+
+// opMixPrev begins anew with all streams, and changes whether watches ask for
+// prev_kv.
+func (d *differ) opMixPrev() {
+	if !d.gen.one(2) {
+		return
+	}
+	d.note("Watch streams anew", "")
+	d.settleAll()
+	for _, p := range d.streams {
+		d.closePair(p)
+	}
+	d.streams = nil
+	d.withPrev = !d.withPrev
+	d.openStreams()
+}
+
+func (d *differ) opHashKV() {
+	r := &pb.HashKVRequest{Revision: d.gen.revision()}
+	call(d, "HashKV", r, func(s *server, ctx context.Context, r *pb.HashKVRequest) (*pb.HashKVResponse, error) {
+		return s.maint.HashKV(ctx, r)
+	})
+}
+
+func (d *differ) opHash() {
+	call(d, "Hash", &pb.HashRequest{}, func(s *server, ctx context.Context, r *pb.HashRequest) (*pb.HashResponse, error) {
+		return s.maint.Hash(ctx, r)
+	})
+}
+
+func (d *differ) opStatus() {
+	call(d, "Status", &pb.StatusRequest{}, func(s *server, ctx context.Context, r *pb.StatusRequest) (*pb.StatusResponse, error) {
+		return s.maint.Status(ctx, r)
+	})
+}
+
+func (d *differ) opAlarms() {
+	d.alarm(&pb.AlarmRequest{Alarm: pb.AlarmType(d.gen.IntN(3)), MemberID: uint64(d.gen.IntN(3))})
+}
+
+func (d *differ) alarm(r *pb.AlarmRequest) {
+	call(d, "Alarm", r, func(s *server, ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
+		return s.maint.Alarm(ctx, r)
+	})
+}
+
+func (d *differ) opMembers() {
+	r := &pb.MemberListRequest{Linearizable: d.gen.one(2)}
+	call(d, "MemberList", r, func(s *server, ctx context.Context, r *pb.MemberListRequest) (*pb.MemberListResponse, error) {
+		return s.cluster.MemberList(ctx, r)
+	})
+}
+
+// opAlarmed does a few operations under an alarm.
+func (d *differ) opAlarmed() {
+	kind := pick(d.gen, []pb.AlarmType{pb.AlarmType_NOSPACE, pb.AlarmType_NOSPACE, pb.AlarmType_CORRUPT})
+	member := uint64(d.gen.IntN(3))
+	d.alarm(&pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: kind, MemberID: member})
+	for range 6 {
+		pick(d.gen, []func(*differ){
+			(*differ).opRange, (*differ).opPut, (*differ).opDelete, (*differ).opTxn, (*differ).opGrant, (*differ).opRevoke,
+			(*differ).opKeepAlive, (*differ).opTimeToLive, (*differ).opLeases, (*differ).opStatus, (*differ).opAlarms,
+		})(d)
+	}
+	// Neither of these changes anything.
+	d.alarm(&pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, Alarm: kind, MemberID: member + 1})
+	d.alarm(&pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, Alarm: pb.AlarmType_NONE, MemberID: member})
+	d.alarm(&pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, Alarm: kind, MemberID: member})
+}
+
+// opClear begins anew with an empty keyspace and without leases.
+func (d *differ) opClear() {
+	d.deleteRange(&pb.DeleteRangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, PrevKv: true})
+	ids := make([]int64, 0, len(d.leases))
+	for id := range d.leases {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		d.revoke(id)
+	}
+}

@@ -1,0 +1,247 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// patience bounds every wait for a server.
+	patience = 30 * time.Second
+	// maxFaults is the number of differences after which a run ends. A difference
+	// that leaves the servers in different states ends it at once.
+	maxFaults = 5
+	// keptSteps is how much of the history a failure shows.
+	keptSteps = 8
+)
+
+// differ runs the same sequence of operations on two servers in lockstep and
+// compares all they say.
+type differ struct {
+	t *testing.T
+	// servers are the reference and the one that is held against it.
+	servers [2]*server
+	gen     *generator
+	ledger  ledger
+	started time.Time
+	// replay is the command that runs the same sequence again.
+	replay string
+
+	step   int
+	recent []string
+	faults int
+	// kinds and errs count what was done and which errors came of it.
+	kinds, errs map[string]int
+
+	// log holds the events since the compaction revision, as the reference tells
+	// them to a watch of everything.
+	log []*mvccpb.Event
+	// doubled are the revisions in which a key changed more than once.
+	doubled map[int64]bool
+	// leases are the TTLs granted to the living leases, by logical id.
+	leases map[int64]int64
+
+	streams []*streamPair
+	// changed is signalled whenever a watch stream has received something.
+	changed chan struct{}
+	// withPrev is set while watches ask for prev_kv.
+	withPrev bool
+}
+
+func newDiffer(t *testing.T, reference, other *server, seed uint64) *differ {
+	t.Helper()
+	reference.reference = true
+	checkEnvelopes(t, reference, other)
+	d := &differ{
+		t: t, servers: [2]*server{reference, other}, gen: newGenerator(seed), ledger: ledger{}, started: time.Now(),
+		kinds: map[string]int{}, errs: map[string]int{}, doubled: map[int64]bool{}, leases: map[int64]int64{},
+		changed: make(chan struct{}, 1),
+	}
+	d.openStreams()
+	return d
+}
+
+// fault reports a difference.
+func (d *differ) fault(format string, args ...any) {
+	d.t.Helper()
+	d.faults++
+	d.t.Errorf("step %d: %s\n\nlast steps:\n  %s\n\nreplay: %s", d.step, fmt.Sprintf(format, args...),
+		strings.Join(d.recent, "\n  "), d.replay)
+	if d.faults >= maxFaults {
+		d.t.FailNow()
+	}
+}
+
+// fatal reports a difference after which the sequence can't go on.
+func (d *differ) fatal(format string, args ...any) {
+	d.t.Helper()
+	d.fault(format, args...)
+	d.t.FailNow()
+}
+
+// note remembers what is being done, and counts it.
+func (d *differ) note(kind string, req any) {
+	d.kinds[kind]++
+	text := fmt.Sprint(req)
+	if m, ok := req.(proto.Message); ok {
+		text = prototext.MarshalOptions{}.Format(m)
+	}
+	if len(text) > 1000 {
+		text = text[:1000] + "..."
+	}
+	if len(d.recent) == keptSteps {
+		d.recent = slices.Delete(d.recent, 0, 1)
+	}
+	d.recent = append(d.recent, fmt.Sprintf("%d %s %s", d.step, kind, text))
+}
+
+// both runs f on both servers at once.
+func (d *differ) both(f func(s *server) answer) [2]answer {
+	var answers [2]answer
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		answers[1] = f(d.servers[1])
+	}()
+	answers[0] = f(d.servers[0])
+	<-done
+	return answers
+}
+
+// call sends a request to both servers, compares the answers, waits for the
+// events that it caused and returns the reference's answer.
+func call[Req, Resp proto.Message](d *differ, kind string, req Req, rpc func(*server, context.Context, Req) (Resp, error)) answer {
+	return d.exchange(kind, req, func(ctx context.Context, s *server) answer {
+		resp, err := rpc(s, ctx, forServer(s, req))
+		return answered(resp, err)
+	})
+}
+
+func (d *differ) exchange(kind string, req proto.Message, rpc func(context.Context, *server) answer) answer {
+	d.t.Helper()
+	d.note(kind, req)
+	answers := d.both(func(s *server) answer {
+		ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+		defer cancel()
+		return rpc(ctx, s)
+	})
+	if err := answers[0].err; err != nil {
+		d.errs[err.Code().String()+": "+err.Message()]++
+	}
+	d.compare(req, answers)
+	d.advance(answers)
+	return answers[0]
+}
+
+// compare reports in what the answers to a request differ.
+func (d *differ) compare(req proto.Message, answers [2]answer) {
+	d.t.Helper()
+	var sides [2]*masked
+	for i, a := range answers {
+		sides[i] = &masked{
+			server: d.servers[i], req: req, msg: a.message(),
+			granted: func(id int64) int64 { return d.leases[id] },
+			ran:     int64(time.Since(d.started) / time.Second),
+		}
+	}
+	d.learnPicked(answers)
+	d.ledger.mask(sides[0], sides[1])
+	if text := diff(sides[0].msg, sides[1].msg); text != "" {
+		d.fault("%s differs (-%s +%s):\n%s\nrequest: %s\n%s: %s\n%s: %s", d.recent[len(d.recent)-1],
+			d.servers[0].name, d.servers[1].name, text, prototext.Format(req),
+			d.servers[0].name, answers[0], d.servers[1].name, answers[1])
+	}
+}
+
+// learnPicked maps the lease id that each server picked onto the other's.
+func (d *differ) learnPicked(answers [2]answer) {
+	a, ok := answers[0].msg.(*pb.LeaseGrantResponse)
+	b, ok2 := answers[1].msg.(*pb.LeaseGrantResponse)
+	if ok && ok2 && a.GetID() != b.GetID() {
+		d.servers[1].actual[a.GetID()] = b.GetID()
+		d.servers[1].logical[b.GetID()] = a.GetID()
+	}
+}
+
+// advance waits for the events up to the revision of the answers.
+func (d *differ) advance(answers [2]answer) {
+	d.t.Helper()
+	revisions := [2]int64{d.gen.rev, d.gen.rev}
+	for i, a := range answers {
+		for _, h := range headers(a.msg) {
+			revisions[i] = max(revisions[i], h.GetRevision())
+		}
+	}
+	if revisions[0] != revisions[1] {
+		d.fatal("%s is at revision %d, %s at %d", d.servers[0].name, revisions[0], d.servers[1].name, revisions[1])
+	}
+	if revisions[0] > d.gen.rev {
+		d.gen.rev = revisions[0]
+		d.deliver()
+	}
+}
+
+// logged adds events of new revisions to the log.
+func (d *differ) logged(events []*mvccpb.Event) {
+	seen := make(map[string]int64)
+	for _, e := range events {
+		rev := e.GetKv().GetModRevision()
+		if seen[string(e.GetKv().GetKey())] == rev {
+			d.doubled[rev] = true
+		}
+		seen[string(e.GetKv().GetKey())] = rev
+	}
+	d.log = append(d.log, events...)
+}
+
+// compacted forgets what the servers have forgotten.
+func (d *differ) compacted(rev int64) {
+	d.gen.compact = rev
+	d.log = slices.DeleteFunc(d.log, func(e *mvccpb.Event) bool { return e.GetKv().GetModRevision() < rev })
+	maps.DeleteFunc(d.doubled, func(r int64, _ bool) bool { return r < rev })
+}
+
+// stream reads a streamed range to its end and puts the chunks together.
+func streamRange(ctx context.Context, s *server, req *pb.RangeRequest) (answer, error) {
+	stream, err := s.kv.RangeStream(ctx, req)
+	if err != nil {
+		return answered(nil, err), nil
+	}
+	whole := answer{}
+	sum := &pb.RangeResponse{}
+	for {
+		chunk, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			if sum.Header == nil {
+				return whole, errors.New("the stream ended without a header")
+			}
+			whole.msg = sum
+			return whole, nil
+		}
+		if err != nil {
+			return answered(nil, err), nil
+		}
+		if sum.Header != nil {
+			return whole, errors.New("a chunk follows the one with the header")
+		}
+		r := chunk.GetRangeResponse()
+		if r.Header == nil && (r.GetMore() || r.GetCount() != 0) {
+			return whole, errors.New("a chunk without header has more or count")
+		}
+		sum.Header, sum.More, sum.Count = r.Header, r.GetMore(), r.GetCount()
+		sum.Kvs = append(sum.Kvs, r.GetKvs()...)
+		whole.chunks = append(whole.chunks, len(r.GetKvs()))
+	}
+}

@@ -1,0 +1,166 @@
+package e2e
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/url"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/latchkey-db/latchkey/internal/config"
+	"github.com/latchkey-db/latchkey/internal/node"
+)
+
+const (
+	// maxAnswerBytes is what a client of the tests accepts: a watch may owe it more
+	// than gRPC's default.
+	maxAnswerBytes = 256 << 20
+	// noticeInterval is the time between progress notices of both servers. etcd
+	// keeps it in one variable for all servers of a process.
+	noticeInterval = 500 * time.Millisecond
+	// memberName and the URLs are the same on both servers, so that lists of
+	// members differ in ids alone.
+	memberName    = "diff"
+	advertiseURL  = "http://localhost:2379"
+	advertisePeer = "http://localhost:2380"
+	// etcdToken makes etcd an id whose bit 15 is that of Latchkey's id under its own
+	// token: that bit is a byte more or less in the size of a logged request.
+	etcdToken     = "etcd-cluster"
+	latchkeyToken = "diff"
+)
+
+// server is one of the two servers that are compared, with clients of its
+// services.
+type server struct {
+	name string
+	// reference is set on the server that is right.
+	reference bool
+	conn      *grpc.ClientConn
+	kv        pb.KVClient
+	watch     pb.WatchClient
+	lease     pb.LeaseClient
+	cluster   pb.ClusterClient
+	maint     pb.MaintenanceClient
+	auth      pb.AuthClient
+
+	// clusterID and memberID are what this server's headers must carry.
+	clusterID, memberID uint64
+	// actual are the lease ids that this server picked, by the id that the
+	// reference picked for the same lease; logical is the opposite.
+	actual, logical map[int64]int64
+}
+
+// startEtcd runs a real etcd of one member in this process until the test ends.
+func startEtcd(t *testing.T, name string) *server {
+	t.Helper()
+	c := embed.NewConfig()
+	c.Name, c.Dir, c.InitialClusterToken = memberName, t.TempDir(), etcdToken
+	c.ListenClientUrls, c.ListenPeerUrls = urls(t, "http://127.0.0.1:0"), urls(t, "http://127.0.0.1:0")
+	c.AdvertiseClientUrls, c.AdvertisePeerUrls = urls(t, advertiseURL), urls(t, advertisePeer)
+	c.InitialCluster = memberName + "=" + advertisePeer
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	c.UnsafeNoFsync = true
+	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 100
+	c.WatchProgressNotifyInterval = noticeInterval
+	e, err := embed.StartEtcd(c)
+	if err != nil {
+		t.Fatalf("start etcd: %v", err)
+	}
+	t.Cleanup(e.Close)
+	select {
+	case <-e.Server.ReadyNotify():
+	case err := <-e.Err():
+		t.Fatalf("start etcd: %v", err)
+	case <-time.After(time.Minute):
+		t.Fatal("etcd is not ready after a minute")
+	}
+	return dial(t, name, e.Clients[0].Addr().String())
+}
+
+func urls(t *testing.T, text string) []url.URL {
+	t.Helper()
+	u, err := url.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []url.URL{*u}
+}
+
+// startLatchkey runs a Latchkey of one node in this process until the test ends.
+func startLatchkey(t *testing.T) *server {
+	t.Helper()
+	c, err := config.Parse([]string{
+		"--name", memberName, "--data-dir", t.TempDir(), "--initial-cluster-token", latchkeyToken,
+		"--advertise-client-urls", advertiseURL, "--listen-client-urls", advertiseURL,
+		"--watch-progress-notify-interval", noticeInterval.String(),
+	}, nil)
+	if err != nil {
+		t.Fatalf("configure latchkey: %v", err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := node.Start(node.Options{Config: c, Log: slog.New(slog.DiscardHandler), Listeners: []net.Listener{l}})
+	if err != nil {
+		t.Fatalf("start latchkey: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := n.Stop(ctx); err != nil {
+			t.Errorf("stop latchkey: %v", err)
+		}
+	})
+	return dial(t, "latchkey", l.Addr().String())
+}
+
+// dial connects to a server and waits until it tells of itself what the
+// comparison relies on: its ids, a leader, and the version of its storage, which
+// etcd knows a moment after its start.
+func dial(t *testing.T, name, address string) *server {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes), grpc.MaxCallSendMsgSize(maxAnswerBytes)))
+	if err != nil {
+		t.Fatalf("dial %s: %v", name, err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	s := &server{
+		name: name, conn: conn,
+		kv: pb.NewKVClient(conn), watch: pb.NewWatchClient(conn), lease: pb.NewLeaseClient(conn),
+		cluster: pb.NewClusterClient(conn), maint: pb.NewMaintenanceClient(conn), auth: pb.NewAuthClient(conn),
+		actual: make(map[int64]int64), logical: make(map[int64]int64),
+	}
+	deadline := time.Now().Add(time.Minute)
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		st, err := s.maint.Status(ctx, &pb.StatusRequest{})
+		cancel()
+		if err == nil && st.GetStorageVersion() != "" && st.GetLeader() != 0 {
+			s.clusterID, s.memberID = st.GetHeader().GetClusterId(), st.GetHeader().GetMemberId()
+			return s
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is not ready: %v, %v", name, st, err)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// checkEnvelopes makes sure that both servers judge the size of a request alike.
+func checkEnvelopes(t *testing.T, a, b *server) {
+	t.Helper()
+	const bit = 1 << 15
+	if a.memberID&bit != b.memberID&bit {
+		t.Fatalf("member ids %x and %x differ in bit 15: change a cluster token", a.memberID, b.memberID)
+	}
+}
