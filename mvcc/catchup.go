@@ -145,6 +145,9 @@ func (c *catchUp) add(key []byte, at stamp) error {
 		if err != nil {
 			return err
 		}
+		if prev == nil && !it.dead {
+			return ErrCorrupt
+		}
 		if prev != nil {
 			ev.PrevKv = &mvccpb.KeyValue{Value: prev.value}
 			prev.fill(ev.PrevKv)

@@ -13,6 +13,8 @@ import (
 
 // found is the outcome of looking for the versions that a request names.
 type found struct {
+	// items is in key order, but for answers by birth. It may be scratch of the
+	// reader.
 	items []*item
 	// count is the number of keys in the span, whatever was left out.
 	count int
@@ -50,7 +52,8 @@ func (r *reader) find(ctx context.Context, req *pb.RangeRequest) (found, error) 
 			if req.CountOnly {
 				return found{count: 1}, nil
 			}
-			return found{items: []*item{it}, count: 1}, nil
+			r.one[0] = it
+			return found{items: r.one[:], count: 1}, nil
 		}
 		return found{}, nil
 	}

@@ -1,6 +1,7 @@
 package mvcc
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"math"
@@ -26,8 +27,10 @@ type reader struct {
 	// pending is what the running batch has written, nil in a View.
 	pending *pending
 
-	// Scratch: probes for searching the trees, where the last search in cur
-	// ended (the next one is often for the same key), and a storage key.
+	// Scratch: the outcome of looking for one key, probes for searching the
+	// trees, where the last search in cur ended (the next one is often for the
+	// same key), and a storage key.
+	one   [1]*item
 	probe item
 	birth birth
 	hint  btree.PathHint
@@ -79,10 +82,8 @@ func (r *reader) ascend(span keys.Span, fn func(*item) bool) {
 		return
 	}
 	r.probe.key = span.Start
-	end := &item{key: span.End}
-	unbounded := span.Unbounded()
 	r.cur.Ascend(&r.probe, func(it *item) bool {
-		return (unbounded || r.cur.Less(it, end)) && fn(it)
+		return (span.Unbounded() || bytes.Compare(it.key, span.End) < 0) && fn(it)
 	})
 }
 
