@@ -210,6 +210,7 @@ type testNode struct {
 	host   *Host
 	r      *Replica
 	m      *register
+	data   *Data
 }
 
 type cluster struct {
@@ -217,13 +218,19 @@ type cluster struct {
 	name  string
 	net   *network
 	nodes []*testNode
+	// keepsData makes the shard a data shard instead of a register.
+	keepsData bool
 }
 
 func nodeHostID(i uint64) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", i) }
 
-func newCluster(t testing.TB, n uint64) *cluster {
+func newCluster(t testing.TB, n uint64) *cluster { return makeCluster(t, n, false) }
+
+func newDataCluster(t testing.TB, n uint64) *cluster { return makeCluster(t, n, true) }
+
+func makeCluster(t testing.TB, n uint64, keepsData bool) *cluster {
 	t.Helper()
-	c := &cluster{t: t, name: t.Name(), net: &network{}}
+	c := &cluster{t: t, name: t.Name(), net: &network{}, keepsData: keepsData}
 	for i := uint64(1); i <= n; i++ {
 		c.nodes = append(c.nodes, &testNode{id: i, raftFS: vfs.NewMem(), state: pvfs.NewMem()})
 	}
@@ -267,6 +274,14 @@ func (c *cluster) start(nd *testNode) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	if c.keepsData {
+		nd.data, err = nd.host.StartData(DataConfig{ShardID: testShard, ReplicaID: nd.id, Members: members})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		nd.r = nd.data.Replica()
+		return
+	}
 	nd.m = newRegister(c.t, db, Prefix(testShard, nd.id))
 	nd.r, err = nd.host.Start(ReplicaConfig{ShardID: testShard, ReplicaID: nd.id, Members: members, Machine: nd.m})
 	if err != nil {
@@ -276,6 +291,9 @@ func (c *cluster) start(nd *testNode) {
 
 func (c *cluster) stop(nd *testNode) {
 	nd.host.Close()
+	if nd.data != nil {
+		nd.data.Close()
+	}
 	if err := nd.db.Close(); err != nil {
 		c.t.Error(err)
 	}
