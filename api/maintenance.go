@@ -173,15 +173,19 @@ func (s *maintenanceService) Downgrade(_ context.Context, r *pb.DowngradeRequest
 	}
 }
 
-// parseVersion reads major and minor of "3.6", "3.6.1" or "3.6.1-rc.0+build".
+// parseVersion reads major and minor of a version like "3.6", "3.6.1" or
+// "3.6.1-rc.0+build".
 func parseVersion(v string) (major, minor int64, ok bool) {
-	v, _, _ = strings.Cut(v, "+")
-	v, _, _ = strings.Cut(v, "-")
-	parts := strings.Split(v, ".")
-	if len(parts) != 2 && len(parts) != 3 {
+	core, build, _ := strings.Cut(v, "+")
+	core, pre, _ := strings.Cut(core, "-")
+	parts := strings.Split(core, ".")
+	if len(parts) == 2 && core == v {
+		parts = append(parts, "0")
+	}
+	if len(parts) != 3 || !isVersionSuffix(pre) || !isVersionSuffix(build) {
 		return 0, 0, false
 	}
-	numbers := make([]int64, len(parts))
+	var numbers [3]int64
 	for i, p := range parts {
 		n, err := strconv.ParseInt(p, 10, 64)
 		if err != nil {
@@ -190,4 +194,18 @@ func parseVersion(v string) (major, minor int64, ok bool) {
 		numbers[i] = n
 	}
 	return numbers[0], numbers[1], true
+}
+
+// isVersionSuffix tells whether s is empty or made of identifiers between dots.
+func isVersionSuffix(s string) bool {
+	if s == "" {
+		return true
+	}
+	for id := range strings.SplitSeq(s, ".") {
+		rest := strings.Trim(id, "-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+		if id == "" || rest != "" {
+			return false
+		}
+	}
+	return true
 }

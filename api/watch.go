@@ -89,7 +89,8 @@ type watchStream struct {
 }
 
 // run sends what the watches have, and between two batches takes at most one
-// request, so that neither side starves the other.
+// request, so that neither side starves the other. It returns when the stream's
+// context or the stream itself ends.
 func (w *watchStream) run(ctx context.Context) error {
 	for {
 		more, err := w.sendBatch()
@@ -102,16 +103,14 @@ func (w *watchStream) run(ctx context.Context) error {
 				return err
 			}
 		}
-		done, err := w.await(ctx, !more)
-		if done || err != nil {
+		if err := w.await(ctx, !more); err != nil {
 			return err
 		}
 	}
 }
 
 // await takes one thing that has happened, if block is set after waiting for it.
-// It reports whether the client has ended the stream.
-func (w *watchStream) await(ctx context.Context, block bool) (done bool, err error) {
+func (w *watchStream) await(ctx context.Context, block bool) error {
 	var tick <-chan time.Time
 	if w.ticker != nil {
 		tick = w.ticker.C
@@ -119,32 +118,33 @@ func (w *watchStream) await(ctx context.Context, block bool) (done bool, err err
 	if !block {
 		select {
 		case r := <-w.in.requests:
-			return false, w.serve(r)
+			return w.serve(r)
 		case err := <-w.in.ended:
-			return true, endOfInput(err)
+			return endOfInput(err)
 		case <-tick:
 			w.tickDue = true
 		case <-ctx.Done():
-			return true, endOf(ctx)
+			return endOf(ctx)
 		default:
 		}
-		return false, nil
+		return nil
 	}
 	select {
 	case r := <-w.in.requests:
-		return false, w.serve(r)
+		return w.serve(r)
 	case err := <-w.in.ended:
-		return true, endOfInput(err)
+		return endOfInput(err)
 	case <-tick:
 		w.tickDue = true
 	case <-w.group.Ready():
 	case <-ctx.Done():
-		return true, endOf(ctx)
+		return endOf(ctx)
 	}
-	return false, nil
+	return nil
 }
 
-// endOfInput is what the stream ends with when the client's side has.
+// endOfInput says whether the end of the client's side ends the stream. A client
+// that only says that it has nothing more to ask goes on to hear of events.
 func endOfInput(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

@@ -314,9 +314,18 @@ func TestWatchUnknownRequest(t *testing.T) {
 	w := openWatch(t, r)
 	check(t, w.stream.Send(&pb.WatchRequest{}))
 	w.create(&pb.WatchCreateRequest{Key: []byte("k")}, 0, 1)
+}
+
+// TestWatchHalfClosed checks that a client that has nothing more to ask still hears
+// of events.
+func TestWatchHalfClosed(t *testing.T) {
+	r := start(t, nil)
+	w := openWatch(t, r)
+	w.create(&pb.WatchCreateRequest{Key: []byte("k")}, 0, 1)
 	check(t, w.stream.CloseSend())
-	if _, err := w.stream.Recv(); err == nil || err.Error() != "EOF" {
-		t.Errorf("after the end: %v", err)
+	for rev := int64(2); rev < 5; rev++ {
+		r.put(t, "k", "v")
+		w.want(events(0, rev, putEvent("k", "v", 2, rev, rev-1)))
 	}
 }
 
