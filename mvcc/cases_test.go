@@ -751,6 +751,9 @@ func TestHashes(t *testing.T) {
 	if _, _, _, err := va.HashKV(3); !errors.Is(err, ErrCompacted) {
 		t.Errorf("HashKV(3): %v", err)
 	}
+	if sum, compact, rev, err := va.HashKV(-2); err != nil || sum != 0 || compact != 4 || rev != -2 {
+		t.Errorf("HashKV(-2): %x, %d, %d, %v", sum, compact, rev, err)
+	}
 	if _, _, _, err := va.HashKV(6); !errors.Is(err, ErrFutureRev) {
 		t.Errorf("HashKV(6): %v", err)
 	}

@@ -13,7 +13,8 @@ import (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // HashKV hashes the versions up to revision rev, or up to the newest for 0,
-// that a store compacted where this one is must retain. Replicas with equal
+// that a store compacted where this one is must retain. Up to a negative revision
+// there are none. Replicas with equal
 // content agree on it, however far their sweeping is. It returns the revision it
 // hashed up to and the compaction revision. It returns ErrCompacted,
 // ErrFutureRev, ErrReplaced or a fault of storage.
@@ -23,7 +24,7 @@ func (v *View) HashKV(rev int64) (sum uint32, compactRev, hashRev int64, err err
 		return 0, 0, 0, ErrFutureRev
 	case rev > 0 && rev < v.compact:
 		return 0, 0, 0, ErrCompacted
-	case rev <= 0:
+	case rev == 0:
 		rev = v.rev
 	}
 	h := crc32.New(castagnoli)
