@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("dial: %w", err)
 		}
-		defer conns[i].Close()
+		defer func() { _ = conns[i].Close() }()
 	}
 	m := &meter{}
 	begin := time.Now()

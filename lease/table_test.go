@@ -229,7 +229,7 @@ func TestTableInvariants(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
-				if _, ok := recover().(*invariant.Violation); !ok {
+				if _, ok := recover().(*invariant.ViolatedError); !ok {
 					t.Error("no invariant was violated")
 				}
 			}()

@@ -171,14 +171,14 @@ func (c *Cluster) ClearAlarm(ctx context.Context, member uint64, t pb.AlarmType)
 
 // propose puts a command through the system shard and returns what it found. It
 // is sent again while it certainly has not applied.
-func (c *Cluster) propose(ctx context.Context, kind shard.Kind, command any) (bool, error) {
+func (c *Cluster) propose(ctx context.Context, k kind, command any) (bool, error) {
 	payload, err := json.Marshal(command)
 	if err != nil {
 		return false, fmt.Errorf("encode command: %w", err)
 	}
 	var found bool
 	err = c.retry(ctx, func(ctx context.Context) error {
-		result, err := c.replica.Propose(ctx, kind, payload)
+		result, err := c.replica.Propose(ctx, shard.Kind(k), payload)
 		found, _ = result.(bool)
 		return err
 	})

@@ -12,12 +12,14 @@ import (
 	"github.com/latchkey-db/latchkey/shard"
 )
 
-// The kinds of the system shard's commands. The numbers are in the log for ever;
-// payloads are JSON.
+// kind says what a command of the system shard is. The numbers are in the log for
+// ever; payloads are JSON.
+type kind shard.Kind
+
 const (
-	kindBootstrap shard.Kind = 1
-	kindNode      shard.Kind = 2
-	kindAlarm     shard.Kind = 3
+	kindBootstrap kind = 1
+	kindNode      kind = 2
+	kindAlarm     kind = 3
 )
 
 // bootstrap makes the cluster. The first that applies wins.
@@ -104,7 +106,7 @@ func (r *run) change() *State {
 // Command applies one command. The system shard rejects nothing: a command that
 // no longer fits changes nothing, and its result says so.
 func (r *run) Command(c shard.Command, _ bool) (result any, rejected, failed error) {
-	switch c.Kind {
+	switch kind(c.Kind) {
 	case kindBootstrap:
 		var p bootstrap
 		if err := json.Unmarshal(c.Payload, &p); err != nil {

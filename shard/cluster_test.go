@@ -34,10 +34,10 @@ type register struct {
 
 const kindAdd Kind = 1
 
-func newRegister(t testing.TB, db *pebble.DB, prefix []byte) *register {
+func newRegister(tb testing.TB, db *pebble.DB, prefix []byte) *register {
 	m := &register{db: db, prefix: prefix}
 	if err := m.Reload(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return m
 }
@@ -224,13 +224,13 @@ type cluster struct {
 
 func nodeHostID(i uint64) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", i) }
 
-func newCluster(t testing.TB, n uint64) *cluster { return makeCluster(t, n, false) }
+func newCluster(tb testing.TB, n uint64) *cluster { return makeCluster(tb, n, false) }
 
-func newDataCluster(t testing.TB, n uint64) *cluster { return makeCluster(t, n, true) }
+func newDataCluster(tb testing.TB, n uint64) *cluster { return makeCluster(tb, n, true) }
 
-func makeCluster(t testing.TB, n uint64, keepsData bool) *cluster {
-	t.Helper()
-	c := &cluster{t: t, name: t.Name(), net: &network{}, keepsData: keepsData}
+func makeCluster(tb testing.TB, n uint64, keepsData bool) *cluster {
+	tb.Helper()
+	c := &cluster{t: tb, name: tb.Name(), net: &network{}, keepsData: keepsData}
 	for i := uint64(1); i <= n; i++ {
 		c.nodes = append(c.nodes, &testNode{id: i, raftFS: vfs.NewMem(), state: pvfs.NewMem()})
 	}

@@ -16,41 +16,41 @@ import (
 // The runs below are in fake time: seconds of waiting cost nothing, and a bound
 // on time is exact.
 
-func (nd *testNode) put(t testing.TB, key string, id int64) int64 {
-	t.Helper()
-	r, err := nd.data.Write(t.Context(), KindPut, &pb.PutRequest{Key: []byte(key), Value: []byte("v"), Lease: id})
+func (nd *testNode) put(tb testing.TB, key string, id int64) int64 {
+	tb.Helper()
+	r, err := nd.data.Write(tb.Context(), KindPut, &pb.PutRequest{Key: []byte(key), Value: []byte("v"), Lease: id})
 	if err != nil {
-		t.Fatalf("put %s: %v", key, err)
+		tb.Fatalf("put %s: %v", key, err)
 	}
 	return r.(*pb.PutResponse).Header.Revision
 }
 
-func (nd *testNode) grant(t testing.TB, id, ttl int64) {
-	t.Helper()
-	if _, err := nd.data.Write(t.Context(), KindLeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: ttl}); err != nil {
-		t.Fatalf("grant %d: %v", id, err)
+func (nd *testNode) grant(tb testing.TB, id, ttl int64) {
+	tb.Helper()
+	if _, err := nd.data.Write(tb.Context(), KindLeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: ttl}); err != nil {
+		tb.Fatalf("grant %d: %v", id, err)
 	}
 }
 
 // count returns how many keys the node's newest state has under a prefix.
-func (nd *testNode) count(t testing.TB, key, end string) int64 {
-	t.Helper()
+func (nd *testNode) count(tb testing.TB, key, end string) int64 {
+	tb.Helper()
 	v := nd.data.Store().View()
 	defer v.Close()
-	r, err := v.Range(t.Context(), &pb.RangeRequest{Key: []byte(key), RangeEnd: []byte(end), CountOnly: true})
+	r, err := v.Range(tb.Context(), &pb.RangeRequest{Key: []byte(key), RangeEnd: []byte(end), CountOnly: true})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return r.Count
 }
 
 // gone waits until a key is gone and returns how long that took.
-func (nd *testNode) gone(t testing.TB, key string) time.Duration {
-	t.Helper()
+func (nd *testNode) gone(tb testing.TB, key string) time.Duration {
+	tb.Helper()
 	start := time.Now()
 	for nd.count(t, key, "") > 0 {
 		if time.Since(start) > 10*time.Minute {
-			t.Fatalf("%s does not go", key)
+			tb.Fatalf("%s does not go", key)
 		}
 		time.Sleep(time.Millisecond)
 	}

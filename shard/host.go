@@ -118,8 +118,8 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 
 // checkLog refuses a log that the log store would silently cut short.
 func checkLog(cfg HostConfig) error {
-	fs, ok := cfg.RaftFS.(raftvfs.FS)
-	if !ok {
+	fs := cfg.RaftFS
+	if fs == nil {
 		fs = raftvfs.Default
 	}
 	return walcheck.Dirs(fs, cfg.Dir)

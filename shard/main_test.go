@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"io"
 	"log/slog"
 	"testing"
 )
@@ -9,6 +8,6 @@ import (
 // The memory file systems make dragonboat's log store complain on the standard
 // logger that they have no disk usage.
 func TestMain(m *testing.M) {
-	slog.SetDefault(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	slog.SetDefault(slog.New(slog.DiscardHandler))
 	m.Run()
 }

@@ -52,7 +52,7 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 
 // fail prints one line and returns the exit code for the error.
 func fail(stderr io.Writer, err error) int {
-	fmt.Fprintf(stderr, "latchkey: %v\n", err)
+	_, _ = fmt.Fprintf(stderr, "latchkey: %v\n", err)
 	var usage *config.UsageError
 	if errors.As(err, &usage) || errors.Is(err, node.ErrListen) || errors.Is(err, datadir.ErrLogShards) {
 		return exitUsage

@@ -3,7 +3,6 @@ package compactor
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"testing"
@@ -35,7 +34,7 @@ func run(t *testing.T, c Config, fail int, d time.Duration) []int64 {
 	t.Helper()
 	s := &store{start: time.Now(), fail: fail}
 	c.Store = s
-	c.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	c.Log = slog.New(slog.DiscardHandler)
 	if c.Leads == nil {
 		c.Leads = func() bool { return true }
 	}

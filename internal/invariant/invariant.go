@@ -5,17 +5,17 @@ package invariant
 
 import "fmt"
 
-// Violation is the value that Violated panics with, so that a recover can tell
+// ViolatedError is the value that Violated panics with, so that a recover can tell
 // a broken invariant from any other panic.
-type Violation struct {
+type ViolatedError struct {
 	// Text says which invariant broke and with what values.
 	Text string
 }
 
 // Error returns the text of the broken invariant.
-func (v *Violation) Error() string { return "invariant violated: " + v.Text }
+func (v *ViolatedError) Error() string { return "invariant violated: " + v.Text }
 
-// Violated panics with a *Violation whose text is made from format and args.
+// Violated panics with a *ViolatedError whose text is made from format and args.
 func Violated(format string, args ...any) {
-	panic(&Violation{Text: fmt.Sprintf(format, args...)})
+	panic(&ViolatedError{Text: fmt.Sprintf(format, args...)})
 }

@@ -8,34 +8,7 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
-
-	"github.com/latchkey-db/latchkey/internal/config"
 )
-
-// member is one node of the initial cluster.
-type member struct {
-	name     string
-	id       uint64
-	peerURLs []string
-}
-
-// initialMembers returns the nodes that the flags name, by id. All nodes of a
-// cluster that are started with the same flags agree on it before they have
-// exchanged a word: an id follows from the peer URLs and the token.
-func initialMembers(c *config.Config) []member {
-	members := make([]member, 0, len(c.InitialCluster))
-	for name, urls := range c.InitialCluster {
-		peers := sortedURLs(urls)
-		members = append(members, member{name: name, id: memberID(peers, c.ClusterToken), peerURLs: peers})
-	}
-	slices.SortFunc(members, func(a, b member) int {
-		if a.id < b.id {
-			return -1
-		}
-		return 1
-	})
-	return members
-}
 
 func sortedURLs(urls types.URLs) []string {
 	s := urls.StringSlice()
@@ -43,6 +16,9 @@ func sortedURLs(urls types.URLs) []string {
 	return s
 }
 
+// memberID is the id of the node with these peer URLs. All nodes of a cluster that
+// are started with the same flags agree on their ids before they have exchanged a
+// word: an id follows from the peer URLs and the token.
 func memberID(peerURLs []string, token string) uint64 {
 	return digest("member", strings.Join(peerURLs, ","), token)
 }

@@ -70,7 +70,7 @@ func Start(o Options) (n *Node, err error) {
 	n.spool = os.TempDir
 	defer func() {
 		if err != nil {
-			n.close()
+			err = errors.Join(err, n.close())
 		}
 	}()
 	if n.listeners == nil {

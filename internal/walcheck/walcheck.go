@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 
@@ -48,11 +49,11 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // error wraps ErrDamaged and names the file and the offset, or says what could
 // not be read.
 func Dirs(fs vfs.FS, root string) error {
+	if _, err := fs.Stat(root); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	names, err := fs.List(root)
 	if err != nil {
-		if _, serr := fs.Stat(root); serr != nil {
-			return nil
-		}
 		return fmt.Errorf("list %s: %w", root, err)
 	}
 	newest, number := "", uint64(0)
