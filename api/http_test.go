@@ -2,12 +2,14 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -53,6 +55,14 @@ func TestHTTP(t *testing.T) {
 	const counted = `grpc_server_handled_total{grpc_code="OK",grpc_method="Put",grpc_service="etcdserverpb.KV",grpc_type="unary"} 1`
 	if !strings.Contains(body, counted) {
 		t.Error("/metrics does not count the put")
+	}
+	for _, want := range []string{
+		fmt.Sprint("etcd_network_client_grpc_received_bytes_total ", proto.Size(&pb.PutRequest{Key: []byte("k"), Value: []byte("v")})),
+		fmt.Sprint("etcd_network_client_grpc_sent_bytes_total ", proto.Size(&pb.PutResponse{Header: header(2)})),
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
 	}
 	if strings.Contains(body, "grpc_server_handling_seconds") {
 		t.Error("/metrics has histograms")

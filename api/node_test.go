@@ -59,15 +59,15 @@ type node struct {
 	calls atomic.Int64
 }
 
-func newNode(t *testing.T) *node {
-	t.Helper()
+func newNode(tb testing.TB) *node {
+	tb.Helper()
 	db, err := pebble.Open("", &pebble.Options{FS: vfs.NewMem(), Logger: quietPebble{}})
-	check(t, err)
-	t.Cleanup(func() { check(t, db.Close()) })
+	check(tb, err)
+	tb.Cleanup(func() { check(tb, db.Close()) })
 	store, err := mvcc.Open(db, []byte("r"))
-	check(t, err)
+	check(tb, err)
 	table, err := lease.Open(db, []byte("r"))
-	check(t, err)
+	check(tb, err)
 	n := &node{store: store, table: table, db: db, held: make(map[int64]chan struct{})}
 	n.leader.Store(testMember)
 	n.members = []*pb.Member{{ID: testMember, Name: "one", PeerURLs: []string{"http://127.0.0.1:2380"}}}
@@ -331,13 +331,13 @@ func (n *node) set(change func()) {
 }
 
 // config returns the configuration of a server over n, with etcd's defaults.
-func (n *node) config(t *testing.T) Config {
-	t.Helper()
+func (n *node) config(tb testing.TB) Config {
+	tb.Helper()
 	return Config{
 		Store: n, Leases: n, Watches: n, Cluster: n, Maintenance: n,
 		Log:         slog.New(slog.DiscardHandler),
 		Metrics:     prometheus.NewRegistry(),
-		SnapshotDir: t.TempDir(),
+		SnapshotDir: tb.TempDir(),
 	}
 }
 
@@ -358,28 +358,28 @@ type running struct {
 }
 
 // start serves over a new node; change, if not nil, adjusts the configuration.
-func start(t *testing.T, change func(*Config)) *running {
-	t.Helper()
-	n := newNode(t)
-	c := n.config(t)
+func start(tb testing.TB, change func(*Config)) *running {
+	tb.Helper()
+	n := newNode(tb)
+	c := n.config(tb)
 	if change != nil {
 		change(&c)
 	}
 	server, err := NewServer(c)
-	check(t, err)
+	check(tb, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	check(tb, err)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	check(t, err)
-	t.Cleanup(func() {
-		check(t, conn.Close())
+	check(tb, err)
+	tb.Cleanup(func() {
+		check(tb, conn.Close())
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		server.Stop(ctx)
 		if err := <-served; !errors.Is(err, ErrServerStopped) {
-			t.Errorf("Serve returned %v, want %v", err, ErrServerStopped)
+			tb.Errorf("Serve returned %v, want %v", err, ErrServerStopped)
 		}
 	})
 	return &running{
@@ -390,33 +390,33 @@ func start(t *testing.T, change func(*Config)) *running {
 }
 
 // put writes key and returns the revision.
-func (r *running) put(t *testing.T, key, value string) int64 {
-	t.Helper()
-	resp, err := r.kv.Put(t.Context(), &pb.PutRequest{Key: []byte(key), Value: []byte(value)})
-	check(t, err)
+func (r *running) put(tb testing.TB, key, value string) int64 {
+	tb.Helper()
+	resp, err := r.kv.Put(tb.Context(), &pb.PutRequest{Key: []byte(key), Value: []byte(value)})
+	check(tb, err)
 	return resp.GetHeader().GetRevision()
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
+func check(tb testing.TB, err error) {
+	tb.Helper()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
 // wantStatus fails the test unless err is a status with this code and text.
-func wantStatus(t *testing.T, err error, code codes.Code, text string) {
-	t.Helper()
+func wantStatus(tb testing.TB, err error, code codes.Code, text string) {
+	tb.Helper()
 	s, ok := status.FromError(err)
 	if !ok || s.Code() != code || s.Message() != text {
-		t.Errorf("got %v, want code %v and text %q", err, code, text)
+		tb.Errorf("got %v, want code %v and text %q", err, code, text)
 	}
 }
 
-func diff(t *testing.T, want, got any) {
-	t.Helper()
+func diff(tb testing.TB, want, got any) {
+	tb.Helper()
 	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
-		t.Errorf("-want +got\n%s", d)
+		tb.Errorf("-want +got\n%s", d)
 	}
 }
 

@@ -72,7 +72,11 @@ func NewServer(c Config) (*Server, error) {
 	if err := c.Metrics.Register(metrics); err != nil {
 		return nil, fmt.Errorf("register gRPC metrics: %w", err)
 	}
-	s.grpc = grpc.NewServer(s.options(metrics)...)
+	codec, err := newCountingCodec(c.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	s.grpc = grpc.NewServer(s.options(metrics, codec)...)
 	s.register()
 	metrics.InitializeMetrics(s.grpc)
 
@@ -91,9 +95,10 @@ func NewServer(c Config) (*Server, error) {
 	return s, nil
 }
 
-func (s *Server) options(metrics *promgrpc.ServerMetrics) []grpc.ServerOption {
+func (s *Server) options(metrics *promgrpc.ServerMetrics, codec *countingCodec) []grpc.ServerOption {
 	steps := &interceptors{cluster: s.config.Cluster, streams: s.streams, metrics: metrics, log: s.log}
 	return append(steps.options(),
+		grpc.ForceServerCodecV2(codec),
 		grpc.MaxRecvMsgSize(s.config.MaxRequestBytes+messageOverhead),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(s.config.MaxConcurrentStreams),
