@@ -48,7 +48,7 @@ func (nd *testNode) count(tb testing.TB, key, end string) int64 {
 func (nd *testNode) gone(tb testing.TB, key string) time.Duration {
 	tb.Helper()
 	start := time.Now()
-	for nd.count(t, key, "") > 0 {
+	for nd.count(tb, key, "") > 0 {
 		if time.Since(start) > 10*time.Minute {
 			tb.Fatalf("%s does not go", key)
 		}
