@@ -35,6 +35,7 @@ type register struct {
 const kindAdd Kind = 1
 
 func newRegister(tb testing.TB, db *pebble.DB, prefix []byte) *register {
+	tb.Helper()
 	m := &register{db: db, prefix: prefix}
 	if err := m.Reload(); err != nil {
 		tb.Fatal(err)
@@ -224,9 +225,15 @@ type cluster struct {
 
 func nodeHostID(i uint64) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", i) }
 
-func newCluster(tb testing.TB, n uint64) *cluster { return makeCluster(tb, n, false) }
+func newCluster(tb testing.TB, n uint64) *cluster {
+	tb.Helper()
+	return makeCluster(tb, n, false)
+}
 
-func newDataCluster(tb testing.TB, n uint64) *cluster { return makeCluster(tb, n, true) }
+func newDataCluster(tb testing.TB, n uint64) *cluster {
+	tb.Helper()
+	return makeCluster(tb, n, true)
+}
 
 func makeCluster(tb testing.TB, n uint64, keepsData bool) *cluster {
 	tb.Helper()
