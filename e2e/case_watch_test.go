@@ -1,0 +1,586 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+type (
+	createWatch = pb.WatchCreateRequest
+	watchAnswer = pb.WatchResponse
+)
+
+// told puts events into a line: "PUT k@3 DELETE k@4".
+func told(events []*mvccpb.Event) string {
+	lines := make([]string, len(events))
+	for i, e := range events {
+		lines[i] = fmt.Sprintf("%s %s@%d", e.Type, e.Kv.Key, e.Kv.ModRevision)
+	}
+	return strings.Join(lines, " ")
+}
+
+// events reads n events of one watch, which must be all that comes.
+func (w *tape) events(id int64, n int) []*mvccpb.Event {
+	w.t.Helper()
+	var all []*mvccpb.Event
+	for len(all) < n {
+		r := w.next()
+		if r.WatchId != id || r.Created || r.Canceled {
+			w.t.Fatalf("watch %d got %v", id, r)
+		}
+		all = append(all, r.Events...)
+	}
+	return all
+}
+
+// A delete exactly at the compact revision is still history (18089).
+func TestWatchFromDeleteAtCompaction(t *testing.T) {
+	s := serve(t)
+	r := s.rev()
+	s.put("k", "1")
+	s.put("k", "2")
+	s.del("k")
+	s.put("k", "3")
+	s.compact(r + 3)
+	w := s.openWatch()
+	w.create(&createWatch{Key: []byte("k"), StartRevision: r + 3})
+	id := w.created()
+	if got, want := told(w.events(id, 2)), fmt.Sprintf("DELETE k@%d PUT k@%d", r+3, r+4); got != want {
+		t.Errorf("events %q, want %q", got, want)
+	}
+	w.create(&createWatch{Key: []byte("k"), StartRevision: r + 2})
+	id = w.created()
+	if end := w.next(); !end.Canceled || end.WatchId != id || end.CompactRevision != r+3 || len(end.Events) != 0 {
+		t.Errorf("watch below the compaction: %v", end)
+	}
+}
+
+// A watcher that is overtaken by a compaction because its client doesn't read is
+// told so: it sees every revision up to some point, and is canceled there if it
+// isn't the last (17529).
+func TestSlowWatchersAreToldOfCompaction(t *testing.T) {
+	s := serve(t)
+	watchers, before, after := sized(20, 40), sized(1500, 20_000), sized(100, 1000)
+	w := s.openWatch()
+	for range watchers {
+		w.create(&createWatch{Key: []byte("p/"), RangeEnd: []byte("p0"), PrevKv: true})
+		w.created()
+	}
+	first := s.rev() + 1
+	value := strings.Repeat("v", 2048)
+	write := func(n int) {
+		var wg sync.WaitGroup
+		for part := range 10 {
+			wg.Go(func() {
+				for i := part; i < n; i += 10 {
+					if _, err := s.kv.Put(t.Context(), &pb.PutRequest{Key: fmt.Appendf(nil, "p/%d", i%100), Value: []byte(value)}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	write(before)
+	compacted := s.rev()
+	s.compact(compacted)
+	write(after)
+	last := s.rev()
+	if last != first+int64(before+after)-1 {
+		t.Fatalf("revisions %d to %d for %d writes", first, last, before+after)
+	}
+	next := make([]int64, watchers)
+	ended, complete := 0, 0
+	for ended+complete < watchers {
+		r := w.next()
+		at := &next[r.WatchId]
+		if *at == 0 {
+			*at = first
+		}
+		for _, e := range r.Events {
+			if e.Kv.ModRevision != *at {
+				t.Fatalf("watch %d got revision %d, want %d", r.WatchId, e.Kv.ModRevision, *at)
+			}
+			*at++
+		}
+		switch {
+		case r.Canceled && r.CompactRevision == compacted && *at < compacted:
+			ended++
+		case r.Canceled:
+			t.Fatalf("watch %d at %d: %v", r.WatchId, *at, r)
+		case *at == last+1 && len(r.Events) > 0:
+			complete++
+		}
+	}
+	if ended == 0 {
+		t.Errorf("no watcher was slow enough to be overtaken")
+	}
+	t.Logf("%d watchers saw all, %d were told of the compaction", complete, ended)
+}
+
+// Progress is also answered on watches that never saw an event (17557).
+func TestProgressOfSilentWatch(t *testing.T) {
+	s := serve(t)
+	r := s.put("a", "1")
+	for _, start := range []int64{r, 0} {
+		w := s.openWatch()
+		w.create(&createWatch{Key: []byte("silent"), StartRevision: start})
+		w.created()
+		inTime(t, "progress", promptly, func() {
+			w.progress()
+			if p := w.next(); p.WatchId != -1 || len(p.Events) != 0 || p.Header.Revision < r {
+				t.Errorf("start %d: progress %v, want at least %d", start, p, r)
+			}
+		})
+	}
+}
+
+// Zero starts now, one at the beginning, and what is negative is refused without
+// harm to others (11496, 20693).
+func TestWatchStarts(t *testing.T) {
+	s := serve(t)
+	r := s.rev()
+	if r != 1 {
+		t.Fatalf("revision %d of a fresh store", r)
+	}
+	for i := range 3 {
+		s.put("k", strconv.Itoa(i))
+	}
+	w := s.openWatch()
+	want := map[int64]string{0: "PUT k@5"}
+	for id := range int64(11) {
+		start := int64(1)
+		if id == 0 {
+			start = 0
+		} else {
+			want[id] = "PUT k@2 PUT k@3 PUT k@4 PUT k@5"
+		}
+		w.create(&createWatch{Key: []byte("k"), StartRevision: start})
+		if id == 3 {
+			w.create(&createWatch{Key: []byte("k"), StartRevision: -1})
+			w.create(&createWatch{Key: []byte("k"), StartRevision: -2})
+		}
+	}
+	got := make(map[int64][]*mvccpb.Event)
+	created, refused, events, written := 0, 0, 0, false
+	for created < 11 || refused < 2 || events < 41 {
+		a := w.next()
+		switch {
+		case a.Created && a.Canceled:
+			refused++
+			if a.WatchId != -1 || a.CancelReason != rpctypes.ErrGRPCCompacted.Error() && a.CancelReason != rpctypes.ErrCompacted.Error() {
+				t.Errorf("negative start: %v", a)
+			}
+		case a.Created:
+			created++
+		default:
+			got[a.WatchId] = append(got[a.WatchId], a.Events...)
+			events += len(a.Events)
+		}
+		if created == 11 && !written {
+			written = true
+			s.put("k", "last")
+		}
+	}
+	for id, line := range want {
+		if told(got[id]) != line {
+			t.Errorf("watch %d: %s, want %s", id, told(got[id]), line)
+		}
+	}
+}
+
+// Answers that are too large come in parts, of which all but the last say so
+// (9294).
+func TestFragmentedAnswers(t *testing.T) {
+	const limit = 2 << 20
+	s := serve(t)
+	conn := s.connect(grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(limit)))
+	first := s.rev() + 1
+	want := make(map[string]bool)
+	value := strings.Repeat("v", 20_000)
+	for i := range 20 {
+		r := &pb.TxnRequest{}
+		for j := range 60 {
+			key := fmt.Sprintf("f/%d/%d", i, j)
+			r.Success = append(r.Success, opPut(key, value))
+			want[fmt.Sprintf("PUT %s@%d", key, first+int64(i))] = true
+		}
+		s.txn(r)
+	}
+	l := s.grant(0, 600)
+	keys := sized(10_000, 20_000)
+	for i := 0; i < keys; i += 100 {
+		r := &pb.TxnRequest{}
+		for j := range 100 {
+			op := opPut(fmt.Sprintf("f/lease/%s/%d", strings.Repeat("x", 200), i+j), "")
+			op.GetRequestPut().Lease = l
+			r.Success = append(r.Success, op)
+		}
+		s.txn(r)
+	}
+	attached := s.rev()
+	for i := range keys {
+		key := fmt.Sprintf("f/lease/%s/%d", strings.Repeat("x", 200), i)
+		want[fmt.Sprintf("PUT %s@%d", key, attached-int64(keys/100)+1+int64(i/100))] = true
+		want[fmt.Sprintf("DELETE %s@%d", key, attached+1)] = true
+	}
+	if rev := s.revoke(l); rev != attached+1 {
+		t.Fatalf("revoked at %d, want %d", rev, attached+1)
+	}
+
+	w := openWatch(t, pb.NewWatchClient(conn))
+	w.create(&createWatch{Key: []byte("f/"), RangeEnd: []byte("f0"), StartRevision: first, Fragment: true})
+	id := w.created()
+	var last *watchAnswer
+	rev, parts := int64(0), 0
+	for seen := 0; seen < len(want); {
+		last = w.next()
+		if last.WatchId != id || last.Canceled || len(last.Events) == 0 {
+			t.Fatalf("%d of %d events seen, then %v", seen, len(want), last)
+		}
+		if last.Fragment {
+			parts++
+		}
+		for _, e := range last.Events {
+			if line := told([]*mvccpb.Event{e}); !want[line] {
+				t.Fatalf("%s: twice, or never written", line)
+			} else {
+				want[line] = false
+			}
+			if e.Kv.ModRevision < rev {
+				t.Fatalf("revision %d after %d", e.Kv.ModRevision, rev)
+			}
+			rev = e.Kv.ModRevision
+			seen++
+		}
+	}
+	if last.Fragment || parts == 0 {
+		t.Errorf("%d parts, the last one announces more: %v", parts, last.Fragment)
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), longWait)
+	defer cancel()
+	rev = 0
+	for r := range s.c.Watch(ctx, "f/", clientv3.WithPrefix(), clientv3.WithRev(first), clientv3.WithFragment()) {
+		if err := r.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if r.Events[0].Kv.ModRevision <= rev {
+			t.Fatalf("revision %d was shown in two answers", rev)
+		}
+		if rev = r.Events[len(r.Events)-1].Kv.ModRevision; rev == attached+1 {
+			break
+		}
+	}
+	if rev != attached+1 {
+		t.Errorf("clientv3 ended at %d, want %d", rev, attached+1)
+	}
+}
+
+// The previous value comes with an event even if its history is gone by the time
+// the client reads (10681).
+func TestPrevKVOfSlowWatchAfterCompaction(t *testing.T) {
+	s := serve(t)
+	s.put("x", "1")
+	w := s.openWatch()
+	w.create(&createWatch{Key: []byte("big"), RangeEnd: []byte("bih")})
+	w.created()
+	w.create(&createWatch{Key: []byte("x"), PrevKv: true})
+	x := w.created()
+	// Fill what lies between server and client, so that the stream stands still.
+	for range 16 {
+		s.put("big", strings.Repeat("b", 1<<20))
+	}
+	r := s.put("x", "2")
+	s.del("x")
+	s.put("x", "3")
+	s.compact(r + 2)
+	var got []*mvccpb.Event
+	for len(got) < 3 {
+		if a := w.next(); a.WatchId == x {
+			if a.Canceled {
+				t.Fatalf("canceled: %v", a)
+			}
+			got = append(got, a.Events...)
+		}
+	}
+	if line, want := told(got), fmt.Sprintf("PUT x@%d DELETE x@%d PUT x@%d", r, r+1, r+2); line != want {
+		t.Errorf("events %s, want %s", line, want)
+	}
+	for i, want := range []string{"1", "2"} {
+		if p := got[i].PrevKv; p == nil || string(p.Value) != want {
+			t.Errorf("event %d has the previous version %v, want %q", i, p, want)
+		}
+	}
+	if p := got[2].PrevKv; p != nil {
+		t.Errorf("a create event has a previous version: %v", p)
+	}
+}
+
+// The answer to a create request comes before that watch's first event, also on
+// a busy stream (zhongwencool/eetcd#52).
+func TestCreatedComesFirst(t *testing.T) {
+	s := serve(t)
+	start := s.put("a/0", "")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			if _, err := s.kv.Put(ctx, &pb.PutRequest{Key: fmt.Appendf(nil, "a/%d", i%10)}); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	})
+	w := s.openWatch()
+	const watches = 200
+	w.create(&createWatch{Key: []byte("a/"), RangeEnd: []byte("a0")})
+	go func() { // the stream is read and written by different goroutines
+		for range watches {
+			if w.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+				CreateRequest: &createWatch{Key: []byte("a/"), RangeEnd: []byte("a0"), StartRevision: start},
+			}}) != nil {
+				return
+			}
+		}
+	}()
+	created, spoke := make(map[int64]bool), make(map[int64]bool)
+	for len(spoke) < watches+1 {
+		r := w.next()
+		switch {
+		case r.Created && created[r.WatchId]:
+			t.Fatalf("id %d was given twice", r.WatchId)
+		case r.Created:
+			created[r.WatchId] = true
+		case !created[r.WatchId]:
+			t.Fatalf("event before the answer to the request: %v", r)
+		default:
+			spoke[r.WatchId] = true
+		}
+		if len(created) == watches+1 {
+			cancel()
+			// What was written last may be before the last watch of the present.
+			if !spoke[0] {
+				s.put("a/last", "")
+			}
+		}
+	}
+	writer.Wait()
+}
+
+// The range of everything, an empty one, and one without an end (4697, 9833).
+func TestWatchOddRanges(t *testing.T) {
+	s := serve(t)
+	w := s.openWatch()
+	w.create(&createWatch{RangeEnd: []byte{0}})
+	all := w.created()
+	w.create(&createWatch{Key: []byte("b"), RangeEnd: []byte("a")})
+	if r := w.next(); !r.Created || !r.Canceled || r.WatchId != -1 || r.CancelReason == "" {
+		t.Errorf("empty range: %v", r)
+	}
+	w.create(&createWatch{Key: []byte("a"), RangeEnd: []byte{0}})
+	from := w.created()
+	r := s.put("0", "")
+	s.put("a", "")
+	s.put("b", "")
+	got := make(map[int64][]*mvccpb.Event)
+	for n := 0; n < 5; {
+		a := w.next()
+		got[a.WatchId] = append(got[a.WatchId], a.Events...)
+		n += len(a.Events)
+	}
+	if line, want := told(got[all]), fmt.Sprintf("PUT 0@%d PUT a@%d PUT b@%d", r, r+1, r+2); line != want {
+		t.Errorf("everything: %s, want %s", line, want)
+	}
+	if line, want := told(got[from]), fmt.Sprintf("PUT a@%d PUT b@%d", r+1, r+2); line != want {
+		t.Errorf("from a: %s, want %s", line, want)
+	}
+}
+
+// Many writers at a time: the watcher sees each write once and revisions in order
+// (xline-kv/Xline#677).
+func TestConcurrentWritersAreOrdered(t *testing.T) {
+	s := serve(t)
+	const writers = 32
+	each := sized(8000, 100_000) / writers
+	w := s.openWatch()
+	w.create(&createWatch{Key: []byte("p/"), RangeEnd: []byte("p0")})
+	w.created()
+	var wg sync.WaitGroup
+	for i := range writers {
+		wg.Go(func() {
+			for n := range each {
+				r := &pb.PutRequest{Key: fmt.Appendf(nil, "p/%d", i), Value: strconv.AppendInt(nil, int64(n), 10)}
+				if _, err := s.kv.Put(t.Context(), r); err != nil {
+					t.Errorf("put: %v", err)
+					return
+				}
+			}
+		})
+	}
+	defer wg.Wait()
+	next := make(map[string]int)
+	last := int64(0)
+	for seen := 0; seen < writers*each; {
+		for _, e := range w.next().Events {
+			if e.Kv.ModRevision <= last {
+				t.Fatalf("revision %d after %d", e.Kv.ModRevision, last)
+			}
+			last = e.Kv.ModRevision
+			key := string(e.Kv.Key)
+			if want := strconv.Itoa(next[key]); string(e.Kv.Value) != want {
+				t.Fatalf("%s = %s, want %s", key, e.Kv.Value, want)
+			}
+			next[key]++
+			seen++
+		}
+	}
+}
+
+// A watch of clientv3 goes on over crashes of the server, with no event lost or
+// doubled (shubhamranjan/dotnet-etcd#310).
+func TestWatchResumesOverCrashes(t *testing.T) {
+	s := serve(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	watched := s.c.Watch(ctx, "w/", clientv3.WithPrefix(), clientv3.WithRev(1))
+	acked := make(map[int64]string)
+	var stopped atomic.Bool
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; !stopped.Load(); i++ {
+			<-tick.C
+			try, stop := context.WithTimeout(ctx, time.Second)
+			key := "w/" + strconv.Itoa(i)
+			if r, err := s.c.Put(try, key, ""); err == nil {
+				acked[r.Header.Revision] = key
+			}
+			stop()
+		}
+	})
+	for range 5 {
+		wait := time.NewTimer(200 * time.Millisecond)
+		<-wait.C
+		s.restart()
+	}
+	stopped.Store(true)
+	writer.Wait()
+	end := s.put("w/end", "")
+	seen := make(map[int64]string)
+	for last := int64(0); last < end; {
+		var r clientv3.WatchResponse
+		select {
+		case r = <-watched:
+		case <-time.After(longWait):
+			t.Fatalf("the watch does not go on after revision %d", last)
+		}
+		if err := r.Err(); err != nil || len(r.Events) == 0 {
+			t.Fatalf("after revision %d: %v, %v", last, r, err)
+		}
+		for _, e := range r.Events {
+			if e.Kv.ModRevision <= last {
+				t.Fatalf("revision %d after %d", e.Kv.ModRevision, last)
+			}
+			last = e.Kv.ModRevision
+			seen[last] = string(e.Kv.Key)
+		}
+	}
+	for rev, key := range acked {
+		if seen[rev] != key {
+			t.Errorf("%s was acknowledged at %d, the watch saw %q there", key, rev, seen[rev])
+		}
+	}
+	t.Logf("%d writes acknowledged, %d events", len(acked), len(seen))
+}
+
+// A store that lost its data is another cluster, so that clients with an old watch
+// can tell.
+func TestWipedStoreIsAnotherCluster(t *testing.T) {
+	s := serve(t)
+	before := s.read(&pb.RangeRequest{Key: []byte("k")}).Header.ClusterId
+	s.restart()
+	if again := s.read(&pb.RangeRequest{Key: []byte("k")}).Header.ClusterId; again != before {
+		t.Errorf("cluster id %x after a restart, was %x", again, before)
+	}
+	s.kill()
+	s.wipe()
+	s.start()
+	if after := s.read(&pb.RangeRequest{Key: []byte("k")}).Header.ClusterId; after == before {
+		t.Errorf("cluster id %x as before", after)
+	}
+}
+
+// A caught-up watcher survives a compaction; one whose connection was cut may not,
+// but does if it heard of progress (21128).
+func TestCaughtUpWatchSurvivesCompaction(t *testing.T) {
+	s := serve(t, "--watch-progress-notify-interval=100ms")
+	others := func(n int) {
+		for i := range n {
+			s.put("other", strconv.Itoa(i))
+		}
+	}
+	w := s.openWatch()
+	w.create(&createWatch{Key: []byte("k"), StartRevision: s.rev()})
+	id := w.created()
+	others(100)
+	s.compact(s.rev())
+	r := s.put("k", "")
+	if got, want := told(w.events(id, 1)), fmt.Sprintf("PUT k@%d", r); got != want {
+		t.Errorf("events %s, want %s", got, want)
+	}
+
+	for _, notify := range []bool{false, true} {
+		key := fmt.Sprintf("k/%v", notify)
+		l := newLink(t, s.addr)
+		c := dialClient(t, l.addr)
+		defer c.Close()
+		opts := []clientv3.OpOption{clientv3.WithRev(s.rev())}
+		if notify {
+			opts = append(opts, clientv3.WithProgressNotify())
+		}
+		watched := c.Watch(s.bound(), key, opts...)
+		r = s.put(key, "first")
+		if a := <-watched; len(a.Events) != 1 {
+			t.Fatalf("first: %v", a)
+		}
+		others(100)
+		head := s.rev()
+		for notify {
+			if a := <-watched; a.Err() != nil {
+				t.Fatal(a.Err())
+			} else if a.Header.Revision >= head {
+				break
+			}
+		}
+		l.setCut(true)
+		s.compact(head)
+		s.put(key, "last")
+		l.setCut(false)
+		for a := range watched {
+			if a.IsProgressNotify() {
+				continue
+			}
+			if a.Canceled && (notify || a.CompactRevision != head) {
+				t.Errorf("progress notices %v: %v", notify, a.Err())
+			}
+			if !a.Canceled && (len(a.Events) != 1 || string(a.Events[0].Kv.Value) != "last") {
+				t.Errorf("progress notices %v: %v", notify, a.Events)
+			}
+			break
+		}
+	}
+}
