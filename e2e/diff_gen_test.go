@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
@@ -18,6 +19,8 @@ const (
 	maxLeaseTTL     = 9_000_000_000
 	// longTTL outlives every run, in seconds: no lease may end by time.
 	longTTL = 1_000_000
+	// shortestTTL is what both servers grant at least.
+	shortestTTL = 2 * time.Second
 )
 
 // keyPool are the keys that requests choose from: few enough to meet often, with
@@ -43,7 +46,9 @@ type generator struct {
 
 	// rev and compact are the store's newest and compacted revision.
 	rev, compact int64
-	// picked are the living leases whose ids the servers picked, by the
+	// living are the leases that exist, by the reference's id, oldest first.
+	living []int64
+	// picked are those of them whose ids the servers picked, by the
 	// reference's id.
 	picked []int64
 }
@@ -58,7 +63,7 @@ func (g *generator) one(n int) bool { return g.IntN(n) == 0 }
 func pick[T any](g *generator, from []T) T { return from[g.IntN(len(from))] }
 
 func (g *generator) key() []byte {
-	if g.one(60) {
+	if g.one(100) {
 		return nil
 	}
 	return pick(g, keyPool)
@@ -138,8 +143,8 @@ func (g *generator) limit() int64 {
 // leaseID returns the id of a lease that may exist or not.
 func (g *generator) leaseID() int64 {
 	switch n := g.IntN(20); {
-	case n < 8 && len(g.picked) > 0:
-		return pick(g, g.picked)
+	case n < 14 && len(g.living) > 0:
+		return pick(g, g.living)
 	case n < 19:
 		return pick(g, givenLeases)
 	default:
@@ -191,7 +196,7 @@ func (g *generator) rangeRequest() *pb.RangeRequest {
 
 func (g *generator) putRequest() *pb.PutRequest {
 	r := &pb.PutRequest{Key: g.key(), Value: g.value(), PrevKv: g.one(3)}
-	switch g.IntN(12) {
+	switch g.IntN(20) {
 	case 0:
 		r.IgnoreValue = true
 		if !g.one(5) {
@@ -201,9 +206,9 @@ func (g *generator) putRequest() *pb.PutRequest {
 		r.IgnoreLease = true
 	case 2:
 		r.IgnoreValue, r.IgnoreLease, r.Value = true, true, nil
-	case 3, 4, 5:
+	case 3, 4, 5, 6:
 		r.Lease = g.leaseID()
-	case 6:
+	case 7:
 		r.IgnoreLease = g.one(3)
 		r.IgnoreValue = g.one(3)
 		r.Lease = g.leaseID()
@@ -213,7 +218,7 @@ func (g *generator) putRequest() *pb.PutRequest {
 
 func (g *generator) deleteRequest() *pb.DeleteRangeRequest {
 	r := &pb.DeleteRangeRequest{Key: g.key(), PrevKv: g.one(2)}
-	if g.one(2) {
+	if g.one(6) {
 		r.RangeEnd = g.rangeEnd(r.Key)
 	}
 	return r
@@ -302,7 +307,7 @@ func (g *generator) operation(depth int, readOnly bool, key []byte) *pb.RequestO
 	switch {
 	case n < 6:
 		r := g.rangeRequest()
-		if g.one(2) {
+		if !g.one(8) {
 			r.Revision = 0
 		}
 		return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: r}}
@@ -381,8 +386,8 @@ func (g *generator) fatTxn() *pb.TxnRequest {
 	return r
 }
 
-func (g *generator) watchRequest(prevKV bool) *pb.WatchCreateRequest {
-	r := &pb.WatchCreateRequest{Key: g.key(), PrevKv: prevKV, Fragment: g.one(3), ProgressNotify: g.one(4)}
+func (g *generator) watchRequest() *pb.WatchCreateRequest {
+	r := &pb.WatchCreateRequest{Key: g.key(), PrevKv: g.one(2), Fragment: g.one(3), ProgressNotify: g.one(4)}
 	r.RangeEnd = g.rangeEnd(r.Key)
 	switch n := g.IntN(20); {
 	case n < 9:

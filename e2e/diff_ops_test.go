@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"slices"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
@@ -19,7 +21,7 @@ var operations = []struct {
 	{70, (*differ).opDelete},
 	{180, (*differ).opTxn},
 	{14, (*differ).opCompact},
-	{3, (*differ).opLarge},
+	{5, (*differ).opLarge},
 	{40, (*differ).opGrant},
 	{20, (*differ).opRevoke},
 	{25, (*differ).opKeepAlive},
@@ -29,9 +31,8 @@ var operations = []struct {
 	{22, (*differ).opCancel},
 	{20, (*differ).opProgress},
 	{2, (*differ).opEmptyWatchRequest},
-	{3, (*differ).opReopen},
+	{6, (*differ).opReopen},
 	{2, (*differ).opHalfClose},
-	{4, (*differ).opMixPrev},
 	{8, (*differ).opHashKV},
 	{3, (*differ).opHash},
 	{6, (*differ).opStatus},
@@ -74,14 +75,20 @@ func (d *differ) prelude() {
 		d.txn(&pb.TxnRequest{Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestRange{
 			RequestRange: &pb.RangeRequest{Key: []byte("a"), Revision: rev},
 		}}}})
-		call(d, "HashKV", &pb.HashKVRequest{Revision: rev}, func(s *server, ctx context.Context, r *pb.HashKVRequest) (*pb.HashKVResponse, error) {
-			return s.maint.HashKV(ctx, r)
-		})
+		d.hashKV(&pb.HashKVRequest{Revision: rev})
 	}
 	d.compactAt(&pb.CompactionRequest{Revision: -1})
 	d.compactAt(&pb.CompactionRequest{Revision: 0})
 	d.compactAt(&pb.CompactionRequest{Revision: 0})
 	d.put(&pb.PutRequest{Key: []byte("a"), Value: []byte("v0")})
+	for _, size := range []int{maxRequestBytes, maxRequestBytes + 512<<10} {
+		d.put(&pb.PutRequest{Key: []byte("a"), Value: bytes.Repeat([]byte("x"), size)})
+	}
+	for _, kind := range []pb.AlarmType{pb.AlarmType_NOSPACE, pb.AlarmType_CORRUPT} {
+		d.alarm(&pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: kind})
+		d.put(&pb.PutRequest{Key: []byte("a"), Value: []byte("v1")})
+		d.alarm(&pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, Alarm: kind})
+	}
 }
 
 func (d *differ) opRange() { d.rangeOf(d.gen.rangeRequest()) }
@@ -114,17 +121,22 @@ func (d *differ) opRangeStream() {
 		}
 		return a
 	})
-	if err := answers[0].err; err != nil {
-		d.errs[err.Code().String()+": "+err.Message()]++
-	}
+	d.countError("RangeStream", answers[0])
 	if !slices.Equal(answers[0].chunks, answers[1].chunks) {
 		d.ledger[diffChunks]++
 	}
 	const firstChunk = 10
-	resp, ok := answers[0].msg.(*pb.RangeResponse)
-	if ok && r.GetSortTarget() != pb.RangeRequest_KEY && len(resp.GetKvs()) > firstChunk {
-		d.ledger[diffStreamSort]++
-		return
+	a, ok := answers[0].msg.(*pb.RangeResponse)
+	b, ok2 := answers[1].msg.(*pb.RangeResponse)
+	if ok && ok2 && r.GetSortTarget() != pb.RangeRequest_KEY {
+		switch {
+		case len(a.GetKvs()) > firstChunk:
+			d.ledger[diffStreamSort]++
+			return
+		case a.GetMore() && b.GetMore() && a.GetCount() != b.GetCount():
+			d.ledger[diffStreamSort]++
+			a.Count, b.Count = 0, 0
+		}
 	}
 	d.compare(r, answers)
 }
@@ -197,6 +209,7 @@ func (d *differ) opGrant() {
 	if d.gen.one(2) {
 		r.ID = d.gen.leaseID()
 	}
+	began := time.Now()
 	a := call(d, "LeaseGrant", r, func(s *server, ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
 		return s.lease.LeaseGrant(ctx, r)
 	})
@@ -205,17 +218,39 @@ func (d *differ) opGrant() {
 		return
 	}
 	d.leases[resp.GetID()] = resp.GetTTL()
+	if resp.GetTTL() < longTTL {
+		d.revokeSoon(resp.GetID(), began)
+		return
+	}
+	d.gen.living = append(d.gen.living, resp.GetID())
 	if r.GetID() == 0 {
 		d.gen.picked = append(d.gen.picked, resp.GetID())
 	}
-	const soon = 100 // seconds
-	switch {
-	case resp.GetTTL() < soon:
-		// It must be gone before it can expire.
-		d.revoke(resp.GetID())
-	case len(d.gen.picked) > 8:
-		d.revoke(d.gen.picked[0])
+	if len(d.gen.living) > leasesAtOnce {
+		d.revoke(d.gen.living[0])
 	}
+}
+
+// leasesAtOnce bounds the living leases.
+const leasesAtOnce = 14
+
+// revokeSoon revokes a lease of the shortest kind, granted after began, before it
+// can expire.
+func (d *differ) revokeSoon(id int64, began time.Time) {
+	r := &pb.LeaseRevokeRequest{ID: id}
+	d.note("LeaseRevoke", r)
+	answers := d.both(func(s *server) answer {
+		ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+		defer cancel()
+		resp, err := s.lease.LeaseRevoke(ctx, forServer(s, r))
+		return answered(resp, err)
+	})
+	delete(d.leases, id)
+	if time.Since(began) > shortestTTL {
+		d.ledger[diffExpired]++
+		return
+	}
+	d.compare(r, answers)
 }
 
 func (d *differ) opRevoke() { d.revoke(d.gen.leaseID()) }
@@ -229,7 +264,9 @@ func (d *differ) revoke(id int64) {
 		return
 	}
 	delete(d.leases, id)
-	d.gen.picked = slices.DeleteFunc(d.gen.picked, func(p int64) bool { return p == id })
+	for _, ids := range []*[]int64{&d.gen.living, &d.gen.picked} {
+		*ids = slices.DeleteFunc(*ids, func(other int64) bool { return other == id })
+	}
 }
 
 // opKeepAlive renews some leases over one stream.
@@ -295,7 +332,7 @@ const watchesPerStream = 7
 
 func (d *differ) opWatch() {
 	p := d.stream()
-	r := d.gen.watchRequest(d.withPrev && d.gen.one(2))
+	r := d.gen.watchRequest()
 	d.note("Watch create", r)
 	d.create(p, r)
 	if len(p.watches) > watchesPerStream {
@@ -367,20 +404,17 @@ func (d *differ) opEmptyWatchRequest() {
 
 // opReopen ends a stream and opens another.
 func (d *differ) opReopen() {
-	if len(d.streams) == 1 {
-		return
-	}
-	i := 1 + d.gen.IntN(len(d.streams)-1)
+	i := d.gen.IntN(len(d.streams))
 	d.note("Watch stream reopened", i)
 	d.closePair(d.streams[i])
 	d.streams[i] = d.newPair(i)
+	if i == 0 {
+		d.watchEverything()
+	}
 }
 
 // opHalfClose ends the client's side of a stream, whose watches live on.
 func (d *differ) opHalfClose() {
-	if len(d.streams) == 1 {
-		return
-	}
 	p := d.streams[1+d.gen.IntN(len(d.streams)-1)]
 	d.note("Watch half close", p.index)
 	if p.halfClosed {
@@ -395,24 +429,13 @@ func (d *differ) opHalfClose() {
 	}
 }
 
-// opMixPrev begins anew with all streams, and changes whether watches ask for
-// prev_kv.
-func (d *differ) opMixPrev() {
-	if !d.gen.one(2) {
+func (d *differ) opHashKV() { d.hashKV(&pb.HashKVRequest{Revision: d.gen.revision()}) }
+
+func (d *differ) hashKV(r *pb.HashKVRequest) {
+	if slices.Contains(d.compactions, r.GetRevision()) {
+		d.ledger[diffCompactHash]++
 		return
 	}
-	d.note("Watch streams anew", "")
-	d.settleAll()
-	for _, p := range d.streams {
-		d.closePair(p)
-	}
-	d.streams = nil
-	d.withPrev = !d.withPrev
-	d.openStreams()
-}
-
-func (d *differ) opHashKV() {
-	r := &pb.HashKVRequest{Revision: d.gen.revision()}
 	call(d, "HashKV", r, func(s *server, ctx context.Context, r *pb.HashKVRequest) (*pb.HashKVResponse, error) {
 		return s.maint.HashKV(ctx, r)
 	})
@@ -467,12 +490,7 @@ func (d *differ) opAlarmed() {
 // opClear begins anew with an empty keyspace and without leases.
 func (d *differ) opClear() {
 	d.deleteRange(&pb.DeleteRangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, PrevKv: true})
-	ids := make([]int64, 0, len(d.leases))
-	for id := range d.leases {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	for _, id := range ids {
+	for _, id := range slices.Clone(d.gen.living) {
 		d.revoke(id)
 	}
 }

@@ -25,6 +25,8 @@ const (
 	maxFaults = 5
 	// keptSteps is how much of the history a failure shows.
 	keptSteps = 8
+	// keptHashes is the number of compactions whose hashes etcd keeps.
+	keptHashes = 10
 )
 
 // differ runs the same sequence of operations on two servers in lockstep and
@@ -40,24 +42,25 @@ type differ struct {
 	replay string
 
 	step   int
-	recent []string
+	recent []doing
 	faults int
-	// kinds and errs count what was done and which errors came of it.
-	kinds, errs map[string]int
+	// kinds and errs count what was done and which errors came of it, failed how
+	// much of each kind ended with an error.
+	kinds, errs, failed map[string]int
 
 	// log holds the events since the compaction revision, as the reference tells
 	// them to a watch of everything.
 	log []*mvccpb.Event
 	// doubled are the revisions in which a key changed more than once.
 	doubled map[int64]bool
+	// compactions are the highest revisions that history was compacted at, rising.
+	compactions []int64
 	// leases are the TTLs granted to the living leases, by logical id.
 	leases map[int64]int64
 
 	streams []*streamPair
 	// changed is signalled whenever a watch stream has received something.
 	changed chan struct{}
-	// withPrev is set while watches ask for prev_kv.
-	withPrev bool
 }
 
 func newDiffer(t *testing.T, reference, other *server, seed uint64) *differ {
@@ -66,7 +69,7 @@ func newDiffer(t *testing.T, reference, other *server, seed uint64) *differ {
 	checkEnvelopes(t, reference, other)
 	d := &differ{
 		t: t, servers: [2]*server{reference, other}, gen: newGenerator(seed), ledger: ledger{}, started: time.Now(),
-		kinds: map[string]int{}, errs: map[string]int{}, doubled: map[int64]bool{}, leases: map[int64]int64{},
+		kinds: map[string]int{}, errs: map[string]int{}, failed: map[string]int{}, doubled: map[int64]bool{}, leases: map[int64]int64{},
 		changed: make(chan struct{}, 1),
 	}
 	d.openStreams()
@@ -77,8 +80,11 @@ func newDiffer(t *testing.T, reference, other *server, seed uint64) *differ {
 func (d *differ) fault(format string, args ...any) {
 	d.t.Helper()
 	d.faults++
-	d.t.Errorf("step %d: %s\n\nlast steps:\n  %s\n\nreplay: %s", d.step, fmt.Sprintf(format, args...),
-		strings.Join(d.recent, "\n  "), d.replay)
+	var steps strings.Builder
+	for _, o := range d.recent {
+		fmt.Fprintf(&steps, "\n  %s", o)
+	}
+	d.t.Errorf("step %d: %s\n\nlast steps:%s\n\nreplay: %s", d.step, fmt.Sprintf(format, args...), &steps, d.replay)
 	if d.faults >= maxFaults {
 		d.t.FailNow()
 	}
@@ -94,17 +100,34 @@ func (d *differ) fatal(format string, args ...any) {
 // note remembers what is being done, and counts it.
 func (d *differ) note(kind string, req any) {
 	d.kinds[kind]++
-	text := fmt.Sprint(req)
-	if m, ok := req.(proto.Message); ok {
-		text = prototext.MarshalOptions{}.Format(m)
-	}
-	if len(text) > 1000 {
-		text = text[:1000] + "..."
-	}
 	if len(d.recent) == keptSteps {
 		d.recent = slices.Delete(d.recent, 0, 1)
 	}
-	d.recent = append(d.recent, fmt.Sprintf("%d %s %s", d.step, kind, text))
+	d.recent = append(d.recent, doing{step: d.step, kind: kind, req: req})
+}
+
+// doing is one operation for the eyes of who looks into a failure.
+type doing struct {
+	step int
+	kind string
+	req  any
+}
+
+func (o doing) String() string {
+	text := fmt.Sprint(o.req)
+	if m, ok := o.req.(proto.Message); ok {
+		text = prototext.MarshalOptions{}.Format(m)
+	}
+	return shortened(fmt.Sprintf("%d %s %s", o.step, o.kind, text))
+}
+
+// shortened cuts a text that is too long to be read.
+func shortened(text string) string {
+	const most = 2000
+	if len(text) > most {
+		return text[:most] + "..."
+	}
+	return text
 }
 
 // both runs f on both servers at once.
@@ -137,13 +160,27 @@ func (d *differ) exchange(kind string, req proto.Message, rpc func(context.Conte
 		defer cancel()
 		return rpc(ctx, s)
 	})
-	if err := answers[0].err; err != nil {
-		d.errs[err.Code().String()+": "+err.Message()]++
-	}
+	d.countError(kind, answers[0])
 	d.compare(req, answers)
 	d.advance(answers)
 	return answers[0]
 }
+
+// countError counts an answer that is an error.
+func (d *differ) countError(kind string, a answer) {
+	if a.err == nil {
+		return
+	}
+	d.failed[kind]++
+	text := a.err.Message()
+	if strings.HasPrefix(text, messageTooLarge) {
+		text = messageTooLarge // without the sizes
+	}
+	d.errs[a.err.Code().String()+": "+text]++
+}
+
+// messageTooLarge begins the text of gRPC's refusal.
+const messageTooLarge = "grpc: received message larger than max"
 
 // compare reports in what the answers to a request differ.
 func (d *differ) compare(req proto.Message, answers [2]answer) {
@@ -160,8 +197,8 @@ func (d *differ) compare(req proto.Message, answers [2]answer) {
 	d.ledger.mask(sides[0], sides[1])
 	if text := diff(sides[0].msg, sides[1].msg); text != "" {
 		d.fault("%s differs (-%s +%s):\n%s\nrequest: %s\n%s: %s\n%s: %s", d.recent[len(d.recent)-1],
-			d.servers[0].name, d.servers[1].name, text, prototext.Format(req),
-			d.servers[0].name, answers[0], d.servers[1].name, answers[1])
+			d.servers[0].name, d.servers[1].name, text, shortened(prototext.Format(req)),
+			d.servers[0].name, shortened(answers[0].String()), d.servers[1].name, shortened(answers[1].String()))
 	}
 }
 
@@ -209,11 +246,15 @@ func (d *differ) logged(events []*mvccpb.Event) {
 // compacted forgets what the servers have forgotten.
 func (d *differ) compacted(rev int64) {
 	d.gen.compact = rev
+	d.compactions = append(d.compactions, rev)
+	if n := len(d.compactions) - keptHashes; n > 0 {
+		d.compactions = slices.Delete(d.compactions, 0, n)
+	}
 	d.log = slices.DeleteFunc(d.log, func(e *mvccpb.Event) bool { return e.GetKv().GetModRevision() < rev })
 	maps.DeleteFunc(d.doubled, func(r int64, _ bool) bool { return r < rev })
 }
 
-// stream reads a streamed range to its end and puts the chunks together.
+// streamRange reads a streamed range to its end and puts the chunks together.
 func streamRange(ctx context.Context, s *server, req *pb.RangeRequest) (answer, error) {
 	stream, err := s.kv.RangeStream(ctx, req)
 	if err != nil {

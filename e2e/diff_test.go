@@ -57,16 +57,63 @@ func runDifferential(t *testing.T, reference, other *server, ops uint64) {
 	d.report()
 }
 
+// requiredKinds and requiredErrors must occur in every run.
+var (
+	requiredKinds = []string{
+		"Range", "RangeStream", "Put", "DeleteRange", "Txn", "Compact",
+		"LeaseGrant", "LeaseRevoke", "LeaseKeepAlive", "LeaseKeepAlive end", "LeaseTimeToLive", "LeaseLeases",
+		"Watch create", "Watch cancel", "Watch cancel of an unknown id", "Watch progress answered",
+		"Watch progress unanswered", "Watch half close", "Watch stream reopened", "Watch without request",
+		"Hash", "HashKV", "Status", "Alarm", "MemberList",
+	}
+	requiredErrors = []string{
+		"InvalidArgument: etcdserver: key is not provided",
+		"InvalidArgument: etcdserver: key not found",
+		"InvalidArgument: etcdserver: value is provided",
+		"InvalidArgument: etcdserver: lease is provided",
+		"InvalidArgument: etcdserver: invalid sort option",
+		"InvalidArgument: etcdserver: too many operations in txn request",
+		"InvalidArgument: etcdserver: duplicate key given in txn request",
+		"InvalidArgument: etcdserver: request is too large",
+		"ResourceExhausted: " + messageTooLarge,
+		"ResourceExhausted: etcdserver: mvcc: database space exceeded",
+		"DataLoss: etcdserver: corrupt cluster",
+		"FailedPrecondition: etcdserver: lease already exists",
+		"NotFound: etcdserver: requested lease not found",
+		"OutOfRange: etcdserver: too large lease TTL",
+		"OutOfRange: etcdserver: mvcc: required revision has been compacted",
+		"OutOfRange: etcdserver: mvcc: required revision is a future revision",
+		"Unimplemented: RangeStream does not support custom sort orders",
+		"Unimplemented: RangeStream does not support revision filters",
+		"watch: compacted",
+		"watch: etcdserver: mvcc: required revision has been compacted",
+		"watch: mvcc: duplicate watch ID provided on the WatchStream",
+		"watch: mvcc: watcher range is empty",
+	}
+)
+
 // report prints what the run has met, and fails when it has missed something.
 func (d *differ) report() {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d revisions in %v\noperations:\n", d.gen.rev, time.Since(d.started).Round(time.Second))
-	printCounts(&b, d.kinds)
+	fmt.Fprintf(&b, "%d revisions in %v\noperations, and errors:\n", d.gen.rev, time.Since(d.started).Round(time.Second))
+	for _, kind := range slices.Sorted(maps.Keys(d.kinds)) {
+		fmt.Fprintf(&b, "%8d %8d  %s\n", d.kinds[kind], d.failed[kind], kind)
+	}
 	fmt.Fprint(&b, "errors:\n")
 	printCounts(&b, d.errs)
 	fmt.Fprint(&b, "allowed differences:\n")
 	d.ledger.print(&b)
 	d.t.Log(b.String())
+	for _, kind := range requiredKinds {
+		if d.kinds[kind] == 0 {
+			d.t.Errorf("operation %q was never done", kind)
+		}
+	}
+	for _, text := range requiredErrors {
+		if d.errs[text] == 0 {
+			d.t.Errorf("error %q was never met", text)
+		}
+	}
 }
 
 func printCounts(b *strings.Builder, counts map[string]int) {

@@ -114,6 +114,8 @@ func (w *watchStream) order(resp *pb.WatchResponse) {
 			w.broken = fmt.Sprintf("an event of watch %d at revision %d after revision %d", id, first, reached)
 		}
 		w.reached[id] = events[len(events)-1].GetKv().GetModRevision()
+	case resp.GetCanceled() && resp.GetCreated():
+		// Refused; a watch may have that id.
 	case resp.GetCanceled():
 		delete(w.reached, id)
 	case resp.GetCreated():
@@ -251,17 +253,17 @@ func (d *differ) await(what string, ready func() bool) {
 	}
 }
 
-// openStreams opens the first stream with the watch of everything and, unless
-// watches ask for prev_kv, some more: etcd changes events that it shares between
-// streams when it adds what was asked for, which breaks the other streams.
+// openStreams opens the streams that watches are spread over.
 func (d *differ) openStreams() {
-	n := 3
-	if d.withPrev {
-		n = 1
-	}
-	for i := range n {
+	const streams = 3
+	for i := range streams {
 		d.streams = append(d.streams, d.newPair(i))
 	}
+	d.watchEverything()
+}
+
+// watchEverything starts the watch that the test follows the servers by.
+func (d *differ) watchEverything() {
 	d.create(d.streams[0], &pb.WatchCreateRequest{Key: []byte{0}, RangeEnd: []byte{0}, WatchId: everythingID})
 }
 
