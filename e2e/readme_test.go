@@ -1,0 +1,159 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// etcdctl builds etcd's command-line client once, from the tools module, and
+// returns the folder that it is in.
+var etcdctl = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "latchkey-etcdctl-")
+	if err != nil {
+		return "", err
+	}
+	builtDirs = append(builtDirs, dir)
+	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "etcdctl"), "go.etcd.io/etcd/etcdctl/v3")
+	cmd.Dir = filepath.Join("..", "tools")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build etcdctl: %w: %s", err, out)
+	}
+	return dir, nil
+})
+
+const defaultAddr = "127.0.0.1:2379"
+
+// blocks returns the code blocks of README.md in a language.
+func blocks(t *testing.T, language string) []string {
+	t.Helper()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```").FindAllSubmatch(readme, -1) {
+		found = append(found, string(m[1]))
+	}
+	if len(found) == 0 {
+		t.Fatalf("README.md has no %s block", language)
+	}
+	return found
+}
+
+// The first command of the README starts a working server.
+func TestReadmeStart(t *testing.T) {
+	start := strings.TrimSpace(blocks(t, "sh")[0])
+	if start != "go run ./cmd/latchkey" {
+		t.Fatalf("README.md starts with %q", start)
+	}
+	url := "http://" + freeAddr(t)
+	cmd := exec.Command("sh", "-c", "exec "+start)
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), "LATCHKEY_DATA_DIR="+filepath.Join(t.TempDir(), "data"),
+		"LATCHKEY_LISTEN_CLIENT_URLS="+url, "LATCHKEY_ADVERTISE_CLIENT_URLS="+url)
+	// The go command does not pass signals on: the group gets them.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait()
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("no healthy server: %s", &out)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// The lock in the README runs, and prints a token.
+func TestReadmeLock(t *testing.T) {
+	p := newProcess(t)
+	dir, err := os.MkdirTemp(".", "readme-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	program := strings.ReplaceAll(blocks(t, "go")[0], defaultAddr, p.addr)
+	path := filepath.Join(dir, "main.go")
+	if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var last int64
+	for range 2 {
+		out, err := exec.Command("go", "run", path).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		var token int64
+		if _, err := fmt.Sscanf(string(out), "fencing token %d", &token); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if token <= last {
+			t.Errorf("token %d after %d", token, last)
+		}
+		last = token
+	}
+}
+
+// The etcdctl commands in the README do what they say.
+func TestReadmeEtcdctl(t *testing.T) {
+	p := newProcess(t)
+	dir, err := etcdctl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var script string
+	for _, b := range blocks(t, "sh") {
+		if strings.HasPrefix(b, "etcdctl ") {
+			script = b
+		}
+	}
+	cmd := exec.Command("bash", "-euc", script)
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "ETCDCTL_ENDPOINTS="+p.addr)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, want := range []string{"greeting\nhello", "granted with TTL(60s)", "have the lock", "SUCCESS", p.addr} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %q in:\n%s", want, out)
+		}
+	}
+	c := p.client()
+	defer c.Close()
+	r, err := c.Get(t.Context(), "greeting")
+	if err != nil || len(r.Kvs) != 1 || string(r.Kvs[0].Value) != "goodbye" {
+		t.Errorf("greeting is %v, %v", r, err)
+	}
+}
