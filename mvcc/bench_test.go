@@ -25,7 +25,7 @@ func bulkPut(b *testing.B, e *env, n int, key func(i int) []byte, value []byte) 
 
 func benchEnv(b *testing.B) *env {
 	b.Helper()
-	e := &env{t: b, fs: vfs.NewMem(), leases: fakeLeases{attached: make(map[string]int64)}, memTable: 256 << 20}
+	e := &env{t: b, fs: vfs.NewMem(), leases: fakeLeases{attached: make(map[string]int64)}, memTable: 256 << 20, cache: 256 << 20}
 	e.open()
 	b.Cleanup(e.close)
 	return e

@@ -49,8 +49,9 @@ type env struct {
 	db     *pebble.DB
 	s      *Store
 	leases fakeLeases
-	// memTable is the size of Pebble's memtables.
+	// memTable and cache are sizes of Pebble's.
 	memTable uint64
+	cache    int64
 }
 
 var testPrefix = []byte("shard/")
@@ -63,7 +64,7 @@ func newEnv(t fataler, fs vfs.FS) *env {
 
 func (e *env) open() {
 	e.t.Helper()
-	db, err := pebble.Open("db", &pebble.Options{FS: e.fs, Logger: quiet{e.t}, MemTableSize: e.memTable})
+	db, err := pebble.Open("db", &pebble.Options{FS: e.fs, Logger: quiet{e.t}, MemTableSize: e.memTable, CacheSize: e.cache})
 	if err != nil {
 		e.t.Fatalf("open Pebble: %v", err)
 	}

@@ -57,6 +57,8 @@ const (
 	// One batch is queued however large.
 	maxQueuedBatches = 128
 	maxQueuedBytes   = 1 << 20
+	// keptQueue is the room, in batches, that an empty queue may hold on to.
+	keptQueue = 2
 	// eventOverhead is what a queued event counts beside its key and value.
 	eventOverhead = 256
 )
@@ -184,10 +186,14 @@ func (w *watcher) settleLocked() {
 func (w *watcher) takeLocked() WatchBatch {
 	q := w.queue[0]
 	w.queue[0] = queued{}
-	w.queue = w.queue[1:]
 	w.bytes -= q.bytes
-	if len(w.queue) == 0 {
+	switch {
+	case len(w.queue) > 1:
+		w.queue = w.queue[1:]
+	case cap(w.queue) > keptQueue:
 		w.queue = nil
+	default:
+		w.queue = w.queue[:0]
 	}
 	return WatchBatch{ID: w.id, Events: q.events, Rev: q.rev}
 }
