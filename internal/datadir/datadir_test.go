@@ -1,0 +1,189 @@
+package datadir
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+func configOn(fs vfs.FS) Config {
+	return Config{FS: fs, Path: "data", Hostname: "here", New: Identity{NodeID: 7, DeploymentID: 8, LogShards: 2}}
+}
+
+func open(t *testing.T, c Config) *Dir {
+	t.Helper()
+	d, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func closed(t *testing.T, d *Dir) {
+	t.Helper()
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestIdentityStays(t *testing.T) {
+	fs := vfs.NewMem()
+	d := open(t, configOn(fs))
+	first := d.Identity()
+	closed(t, d)
+	c := configOn(fs)
+	c.New = Identity{NodeID: 70, DeploymentID: 80, LogShards: 20}
+	d = open(t, c)
+	defer closed(t, d)
+	if d.Identity() != first {
+		t.Errorf("identity became %+v, was %+v", d.Identity(), first)
+	}
+	if first.NodeID != 7 || first.LogShards != 2 || first.Instance == "" || !first.Whole {
+		t.Errorf("identity %+v", first)
+	}
+}
+
+func TestInstancesDiffer(t *testing.T) {
+	a, b := open(t, configOn(vfs.NewMem())), open(t, configOn(vfs.NewMem()))
+	defer closed(t, a)
+	defer closed(t, b)
+	if a.Identity().Instance == b.Identity().Instance {
+		t.Error("two directories are one instance")
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(t *testing.T, fs vfs.FS, c *Config)
+		want   error
+		says   string
+	}{
+		{"other host", func(_ *testing.T, _ vfs.FS, c *Config) { c.Hostname = "there" }, ErrHostname, `"here"`},
+		{"other number of logs", func(_ *testing.T, _ vfs.FS, c *Config) { c.LogShards = 3 }, ErrLogShards, "with 2"},
+		{"log gone", func(t *testing.T, fs vfs.FS, _ *Config) { remove(t, fs, "data/raft") }, ErrTorn, "data/raft"},
+		{"state gone", func(t *testing.T, fs vfs.FS, _ *Config) { remove(t, fs, "data/state") }, ErrTorn, "data/state"},
+		{"identity gone", func(t *testing.T, fs vfs.FS, _ *Config) { remove(t, fs, "data/node.json") }, ErrTorn, "node.json"},
+		{"log of another", func(t *testing.T, fs vfs.FS, _ *Config) { write(t, fs, "data/raft/INSTANCE", "other") }, ErrTorn, "data/raft"},
+		{"garbled identity", func(t *testing.T, fs vfs.FS, _ *Config) { write(t, fs, "data/node.json", "{") }, ErrTorn, "node.json"},
+		{"later format", func(t *testing.T, fs vfs.FS, _ *Config) { write(t, fs, "data/node.json", `{"format":2}`) }, ErrFormat, "2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			closed(t, open(t, configOn(fs)))
+			c := configOn(fs)
+			tc.change(t, fs, &c)
+			_, err := Open(c)
+			if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%v, want %v saying %q", err, tc.want, tc.says)
+			}
+			// A refusal must not keep the directory.
+			if _, err := Open(c); errors.Is(err, ErrInUse) {
+				t.Error("the lock is kept")
+			}
+		})
+	}
+}
+
+func TestInUse(t *testing.T) {
+	fs := vfs.NewMem()
+	d := open(t, configOn(fs))
+	if _, err := Open(configOn(fs)); !errors.Is(err, ErrInUse) {
+		t.Errorf("second process: %v", err)
+	}
+	closed(t, d)
+	closed(t, open(t, configOn(fs)))
+}
+
+func remove(t *testing.T, fs vfs.FS, path string) {
+	t.Helper()
+	if err := fs.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, fs vfs.FS, path, content string) {
+	t.Helper()
+	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write([]byte(content)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A first start that was cut anywhere is finished by the next.
+func TestFirstStartCutAnywhere(t *testing.T) {
+	for ops := 1; ; ops++ {
+		fs := vfs.NewCrashableMem()
+		cut := &cutFS{FS: fs, left: ops}
+		d, err := Open(configOn(cut))
+		if err == nil {
+			closed(t, d)
+			if ops < 5 {
+				t.Fatalf("a first start of %d steps: nothing was cut", ops)
+			}
+			return
+		}
+		crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+		d, err = Open(configOn(crashed))
+		if err != nil {
+			t.Fatalf("cut after %d steps: %v", ops, err)
+		}
+		if !d.Identity().Whole {
+			t.Fatalf("cut after %d steps: not whole", ops)
+		}
+		closed(t, d)
+	}
+}
+
+var errCut = errors.New("power cut")
+
+// cutFS fails every change after a number of them.
+type cutFS struct {
+	vfs.FS
+	left int
+}
+
+func (c *cutFS) step() error {
+	c.left--
+	if c.left < 0 {
+		return errCut
+	}
+	return nil
+}
+
+func (c *cutFS) Create(name string, w vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := c.step(); err != nil {
+		return nil, err
+	}
+	return c.FS.Create(name, w)
+}
+
+func (c *cutFS) Rename(from, to string) error {
+	if err := c.step(); err != nil {
+		return err
+	}
+	return c.FS.Rename(from, to)
+}
+
+func (c *cutFS) MkdirAll(dir string, mode os.FileMode) error {
+	if err := c.step(); err != nil {
+		return err
+	}
+	return c.FS.MkdirAll(dir, mode)
+}
+
+func (c *cutFS) OpenDir(name string) (vfs.File, error) {
+	if err := c.step(); err != nil {
+		return nil, err
+	}
+	return c.FS.OpenDir(name)
+}
