@@ -157,7 +157,7 @@ func (d *differ) deleteRange(r *pb.DeleteRangeRequest) {
 	})
 }
 
-func (d *differ) opTxn() { d.txn(d.gen.txnRequest(3)) }
+func (d *differ) opTxn() { d.txn(harmless(d.gen.txnRequest(3))) }
 
 func (d *differ) txn(r *pb.TxnRequest) {
 	call(d, "Txn", r, func(s *server, ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {

@@ -68,7 +68,7 @@ func newDiffer(t *testing.T, reference, other *server, seed uint64) *differ {
 	reference.reference = true
 	checkEnvelopes(t, reference, other)
 	d := &differ{
-		t: t, servers: [2]*server{reference, other}, gen: newGenerator(seed), ledger: ledger{}, started: time.Now(),
+		t: t, servers: [2]*server{reference, other}, gen: newGenerator(seed), ledger: make(ledger), started: time.Now(),
 		kinds: map[string]int{}, errs: map[string]int{}, failed: map[string]int{}, doubled: map[int64]bool{}, leases: map[int64]int64{},
 		changed: make(chan struct{}, 1),
 	}

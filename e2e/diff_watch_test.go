@@ -364,9 +364,7 @@ func (d *differ) deliver() {
 	var batches [2][]*pb.WatchResponse
 	for i, side := range first.sides {
 		d.await(fmt.Sprintf("the events of revision %d from %s", d.gen.rev, side.server.name), func() bool {
-			for _, r := range side.take(everythingID) {
-				batches[i] = append(batches[i], r)
-			}
+			batches[i] = append(batches[i], side.take(everythingID)...)
 			n := len(batches[i])
 			return n > 0 && batches[i][n-1].GetHeader().GetRevision() >= d.gen.rev
 		})
