@@ -126,7 +126,7 @@ func (r *Router) WriteSnapshot(ctx context.Context, w io.Writer) error {
 		b.message(backupLease, &pb.LeaseGrantRequest{ID: rec.ID, TTL: rec.TTL})
 	}
 	all := &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}
-	err = v.RangeStream(ctx, all, backupChunk, func(chunk *pb.RangeResponse) error {
+	err = v.RangeChunks(ctx, all, backupChunk, func(chunk *pb.RangeResponse) error {
 		for _, kv := range chunk.Kvs {
 			b.message(backupKey, kv)
 		}

@@ -1,0 +1,330 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	raftvfs "github.com/lni/vfs"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	m.Run()
+}
+
+// fixedMap is a map that does not change.
+type fixedMap struct{ state placement.State }
+
+func (m fixedMap) State() *placement.State { return &m.state }
+
+const hostID = "00000000-0000-4000-8000-000000000001"
+
+// system is a router over real shards in one process, on memory file systems and
+// in fake time.
+type system struct {
+	*Router
+	host   *shard.Host
+	shards map[uint64]*shard.Data
+	db     *pebble.DB
+}
+
+// newSystem starts the shards of the map. A shard that is to have no leader has a
+// second member that does not exist.
+func newSystem(t *testing.T, m placement.Map, leaderless bool) *system {
+	t.Helper()
+	db, err := pebble.Open("", &pebble.Options{FS: vfs.NewMem(), FormatMajorVersion: pebble.FormatNewest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := shard.OpenHost(shard.HostConfig{
+		Dir: "/raft", Name: "test", NodeHostID: hostID, Address: "here",
+		Resolve:      func(id string) (string, bool) { return "here", id == hostID },
+		DeploymentID: 1, LogShards: 1, Tick: 10 * time.Millisecond, HeartbeatTicks: 1, ElectionTicks: 10,
+		DB: db, Syncer: shard.NewSyncer(db), StateFS: vfs.NewMem(), TempDir: "tmp", RaftFS: raftvfs.NewMem(),
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &system{host: host, db: db, shards: make(map[uint64]*shard.Data)}
+	members := map[uint64]string{1: hostID}
+	if leaderless {
+		members[2] = "00000000-0000-4000-8000-000000000002"
+	}
+	for _, p := range m {
+		d, err := host.StartData(shard.DataConfig{ShardID: p.Shard, ReplicaID: 1, Members: members})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.shards[p.Shard] = d
+	}
+	s.Router = New(Config{Map: fixedMap{placement.State{Map: m}}, Shards: s.shards, Timeout: 7 * time.Second})
+	return s
+}
+
+func (s *system) close(t *testing.T) {
+	t.Helper()
+	s.host.Close()
+	for _, d := range s.shards {
+		d.Close()
+	}
+	if err := s.db.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+var (
+	one = placement.Map{{Start: []byte{}, Shard: 2}}
+	two = placement.Map{{Start: []byte{}, Shard: 2}, {Start: placement.KeyPosition([]byte("m")), Shard: 3}}
+)
+
+func put(key string) *pb.PutRequest {
+	return &pb.PutRequest{Key: []byte(key), Value: []byte("v" + key)}
+}
+
+func TestCallsWithoutLeaderTimeOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, one, true)
+		defer s.close(t)
+		for name, call := range map[string]func(ctx context.Context) error{
+			"put": func(ctx context.Context) error { _, err := s.Put(ctx, put("a")); return err },
+			"range": func(ctx context.Context) error {
+				_, err := s.Range(ctx, &pb.RangeRequest{Key: []byte("a")})
+				return err
+			},
+			"renew": func(ctx context.Context) error { _, err := s.LeaseRenew(ctx, 1); return err },
+		} {
+			start := time.Now()
+			if err := call(t.Context()); !errors.Is(err, shard.ErrTimeout) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if took := time.Since(start); took != 7*time.Second {
+				t.Errorf("%s took %v", name, took)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if err := call(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s with a deadline of its own: %v", name, err)
+			}
+			cancel()
+		}
+		if _, err := s.Range(t.Context(), &pb.RangeRequest{Key: []byte("a"), Serializable: true}); err != nil {
+			t.Errorf("a serializable read needs no leader: %v", err)
+		}
+	})
+}
+
+func TestKeysOnSeveralShardsAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		for _, key := range []string{"a", "z"} {
+			if _, err := s.Put(t.Context(), put(key)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rng := &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("zz")}
+		if _, err := s.Range(t.Context(), rng); !errors.Is(err, ErrSeveralShards) {
+			t.Errorf("range: %v", err)
+		}
+		if r, err := s.Range(t.Context(), &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("m")}); err != nil || r.Count != 1 {
+			t.Errorf("range within a shard: %v, %v", r, err)
+		}
+		nested := &pb.TxnRequest{Failure: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: put("a")}}}}
+		txn := &pb.TxnRequest{
+			Compare: []*pb.Compare{{Key: []byte("z"), Target: pb.Compare_VERSION, TargetUnion: &pb.Compare_Version{}}},
+			Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestTxn{RequestTxn: nested}}},
+		}
+		if _, err := s.Txn(t.Context(), txn); !errors.Is(err, ErrSeveralShards) {
+			t.Errorf("txn: %v", err)
+		}
+	})
+}
+
+func TestReadOnly(t *testing.T) {
+	read := func(serializable bool) *pb.RequestOp {
+		return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Serializable: serializable}}}
+	}
+	nested := &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{}}}
+	write := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{}}}
+	for i, tc := range []struct {
+		success, failure    []*pb.RequestOp
+		reads, serializable bool
+	}{
+		{nil, nil, true, true},
+		{[]*pb.RequestOp{read(true)}, nil, true, true},
+		{[]*pb.RequestOp{read(true)}, []*pb.RequestOp{read(false)}, true, false},
+		{[]*pb.RequestOp{read(true)}, []*pb.RequestOp{write}, false, false},
+		{[]*pb.RequestOp{nested}, nil, false, false},
+		{[]*pb.RequestOp{{}}, nil, false, false},
+	} {
+		reads, serializable := readOnly(&pb.TxnRequest{Success: tc.success, Failure: tc.failure})
+		if reads != tc.reads || serializable != tc.serializable {
+			t.Errorf("%d: %v %v", i, reads, serializable)
+		}
+	}
+}
+
+func TestLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, one, false)
+		defer s.close(t)
+		ctx := t.Context()
+		seen := make(map[int64]bool)
+		for range 100 {
+			r, err := s.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 100})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.ID <= 0 || seen[r.ID] {
+				t.Errorf("picked id %d", r.ID)
+			}
+			seen[r.ID] = true
+		}
+		if _, err := s.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: -5, TTL: 100}); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: -5, TTL: 100}); !errors.Is(err, lease.ErrExists) {
+			t.Errorf("taken id: %v", err)
+		}
+		list, err := s.LeaseLeases(ctx, &pb.LeaseLeasesRequest{})
+		if err != nil || len(list.Leases) != 101 {
+			t.Errorf("list: %v, %v", list, err)
+		}
+		if r, err := s.LeaseRenew(ctx, 77); err != nil || r.TTL != 0 {
+			t.Errorf("renew of no lease: %v, %v", r, err)
+		}
+		if _, err := s.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: 77}); !errors.Is(err, lease.ErrNotFound) {
+			t.Errorf("life of no lease: %v", err)
+		}
+	})
+}
+
+// A physical compaction is answered when what it drops is gone.
+func TestPhysicalCompaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, one, false)
+		defer s.close(t)
+		for range 5000 {
+			if _, err := s.Put(t.Context(), put("a")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := s.DBSize()
+		if _, err := s.Compact(t.Context(), &pb.CompactionRequest{Revision: s.Revision(), Physical: true}); err != nil {
+			t.Fatal(err)
+		}
+		if after := s.DBSize(); after > before/1000 {
+			t.Errorf("%d bytes after the compaction, %d before", after, before)
+		}
+	})
+}
+
+// A backup holds every key and lease of one revision, and its end tells that it
+// is whole.
+func TestBackup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, one, false)
+		defer s.close(t)
+		ctx := t.Context()
+		if _, err := s.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: 5, TTL: 100}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 300 {
+			req := put(fmt.Sprintf("key%03d", i))
+			req.Lease = 5 * int64(i%2)
+			if _, err := s.Put(ctx, req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var out bytes.Buffer
+		if err := s.WriteSnapshot(ctx, &out); err != nil {
+			t.Fatal(err)
+		}
+		b := readBackup(t, out.Bytes())
+		if b.rev != 301 || len(b.keys) != 300 || len(b.leases) != 1 || b.leases[0].ID != 5 || b.leases[0].TTL != 100 {
+			t.Errorf("revision %d, %d keys, leases %v", b.rev, len(b.keys), b.leases)
+		}
+		for i, kv := range b.keys {
+			key := fmt.Sprintf("key%03d", i)
+			if string(kv.Key) != key || string(kv.Value) != "v"+key || kv.ModRevision != int64(i)+2 || kv.Lease != 5*int64(i%2) {
+				t.Errorf("key %d is %v", i, kv)
+			}
+		}
+	})
+}
+
+type backupContent struct {
+	rev    uint64
+	leases []*pb.LeaseGrantRequest
+	keys   []*mvccpb.KeyValue
+}
+
+// readBackup reads what docs/snapshot.md describes.
+func readBackup(t *testing.T, backup []byte) backupContent {
+	t.Helper()
+	in := bytes.NewReader(backup)
+	magic := make([]byte, len(backupMagic))
+	if _, err := io.ReadFull(in, magic); err != nil || string(magic) != backupMagic {
+		t.Fatalf("magic %q, %v", magic, err)
+	}
+	var b backupContent
+	var err error
+	if b.rev, err = binary.ReadUvarint(in); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		at := len(backup) - in.Len()
+		letter, err := in.ReadByte()
+		if err != nil {
+			t.Fatal(err)
+		}
+		size, err := binary.ReadUvarint(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := make([]byte, size)
+		if _, err := io.ReadFull(in, body); err != nil {
+			t.Fatal(err)
+		}
+		switch letter {
+		case backupLease:
+			l := &pb.LeaseGrantRequest{}
+			if err := proto.Unmarshal(body, l); err != nil {
+				t.Fatal(err)
+			}
+			b.leases = append(b.leases, l)
+		case backupKey:
+			kv := &mvccpb.KeyValue{}
+			if err := proto.Unmarshal(body, kv); err != nil {
+				t.Fatal(err)
+			}
+			b.keys = append(b.keys, kv)
+		case backupEnd:
+			sum := crc32.Checksum(backup[:at], crc32.MakeTable(crc32.Castagnoli))
+			if binary.BigEndian.Uint32(body) != sum {
+				t.Errorf("checksum %x, want %08x", body, sum)
+			}
+			return b
+		default:
+			t.Fatalf("record %q", letter)
+		}
+	}
+}
