@@ -37,14 +37,14 @@ type served struct {
 }
 
 // serve starts a server on an empty directory.
-func serve(t testing.TB, args ...string) *served {
-	t.Helper()
-	s := &served{process: newProcess(t, args...)}
+func serve(tb testing.TB, args ...string) *served {
+	tb.Helper()
+	s := &served{process: newProcess(tb, args...)}
 	s.c = s.client()
 	s.conn = s.connect()
 	s.kv, s.watch = pb.NewKVClient(s.conn), pb.NewWatchClient(s.conn)
 	s.lease, s.maint = pb.NewLeaseClient(s.conn), pb.NewMaintenanceClient(s.conn)
-	t.Cleanup(func() { s.c.Close() })
+	tb.Cleanup(func() { s.c.Close() })
 	return s
 }
 
@@ -211,21 +211,21 @@ func opDelete(key, end string) *pb.RequestOp {
 }
 
 // wantStatus compares an error's code and text with etcd's.
-func wantStatus(t testing.TB, what string, err, want error) {
-	t.Helper()
+func wantStatus(tb testing.TB, what string, err, want error) {
+	tb.Helper()
 	got := status.Convert(err)
 	if w := status.Convert(want); got.Code() != w.Code() || got.Message() != w.Message() {
-		t.Errorf("%s: %v, want %v", what, err, want)
+		tb.Errorf("%s: %v, want %v", what, err, want)
 	}
 }
 
 // inTime fails the test unless fn returns in time.
-func inTime(t testing.TB, what string, limit time.Duration, fn func()) {
-	t.Helper()
+func inTime(tb testing.TB, what string, limit time.Duration, fn func()) {
+	tb.Helper()
 	begin := time.Now()
 	fn()
 	if took := time.Since(begin); took > limit {
-		t.Errorf("%s took %v, more than %v", what, took, limit)
+		tb.Errorf("%s took %v, more than %v", what, took, limit)
 	}
 }
 
@@ -242,15 +242,15 @@ func (s *served) openWatch() *tape {
 	return openWatch(s.t, s.watch)
 }
 
-func openWatch(t testing.TB, c pb.WatchClient) *tape {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*longWait)
-	t.Cleanup(cancel)
+func openWatch(tb testing.TB, c pb.WatchClient) *tape {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 2*longWait)
+	tb.Cleanup(cancel)
 	stream, err := c.Watch(ctx)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	return &tape{t: t, stream: stream, stop: cancel}
+	return &tape{t: tb, stream: stream, stop: cancel}
 }
 
 func (w *tape) create(r *pb.WatchCreateRequest) {
@@ -304,15 +304,15 @@ type link struct {
 	wg    sync.WaitGroup
 }
 
-func newLink(t testing.TB, to string) *link {
-	t.Helper()
+func newLink(tb testing.TB, to string) *link {
+	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	k := &link{addr: l.Addr().String(), listen: l, to: to}
 	k.wg.Go(k.accept)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		k.listen.Close()
 		k.setCut(true)
 		k.wg.Wait()

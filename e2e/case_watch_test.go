@@ -547,13 +547,13 @@ func TestCaughtUpWatchSurvivesCompaction(t *testing.T) {
 		key := fmt.Sprintf("k/%v", notify)
 		l := newLink(t, s.addr)
 		c := dialClient(t, l.addr)
-		defer c.Close()
+		t.Cleanup(func() { c.Close() })
 		opts := []clientv3.OpOption{clientv3.WithRev(s.rev())}
 		if notify {
 			opts = append(opts, clientv3.WithProgressNotify())
 		}
 		watched := c.Watch(s.bound(), key, opts...)
-		r = s.put(key, "first")
+		s.put(key, "first")
 		if a := <-watched; len(a.Events) != 1 {
 			t.Fatalf("first: %v", a)
 		}
