@@ -11,12 +11,14 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	raftvfs "github.com/lni/vfs"
 	"github.com/prometheus/client_golang/prometheus"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/api"
 	"github.com/latchkey-db/latchkey/internal/compactor"
@@ -54,6 +56,7 @@ type Node struct {
 	router    *router.Router
 	server    *api.Server
 	compactor *compactor.Compactor
+	disk      *diskWatch
 	failed    chan error
 	serving   int
 	// spool names the directory that backups are made in.
@@ -93,8 +96,28 @@ func Start(o Options) (n *Node, err error) {
 			Leads: func() bool { return n.cluster.Leader() == n.cluster.MemberID() },
 		})
 	}
+	n.watchDisk(o.StateFS)
 	n.serve()
 	return n, nil
+}
+
+// watchDisk stops writes before the disk is full.
+func (n *Node) watchDisk(fs vfs.FS) {
+	self := n.cluster.MemberID()
+	n.disk = &diskWatch{
+		usage: func() (vfs.DiskUsage, error) { return fs.GetDiskUsage(n.dir.State()) },
+		raised: func() bool {
+			return slices.ContainsFunc(n.cluster.Alarms(), func(a *pb.AlarmMember) bool {
+				return a.MemberID == self && a.Alarm == pb.AlarmType_NOSPACE
+			})
+		},
+		raise: func(ctx context.Context) error {
+			_, err := n.cluster.RaiseAlarm(ctx, self, pb.AlarmType_NOSPACE)
+			return err
+		},
+		log: n.log,
+	}
+	n.disk.start()
 }
 
 func (n *Node) openDir(o *Options) error {
@@ -305,6 +328,9 @@ func (n *Node) close() error {
 	var errs []error
 	if n.compactor != nil {
 		n.compactor.Close()
+	}
+	if n.disk != nil {
+		n.disk.close()
 	}
 	if n.server == nil {
 		for _, l := range n.listeners {
