@@ -29,6 +29,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/latchkey-db/latchkey/internal/etcdlog"
 )
@@ -115,7 +117,7 @@ func each(ctx context.Context, o options, conns []*clientv3.Client, fn func(ctx 
 	var wg sync.WaitGroup
 	for i := range o.clients {
 		wg.Go(func() {
-			if err := fn(ctx, i, conns[i%len(conns)]); err != nil && ctx.Err() == nil {
+			if err := fn(ctx, i, conns[i%len(conns)]); err != nil && !ended(err) {
 				cancel(err)
 			}
 		})
@@ -125,6 +127,14 @@ func each(ctx context.Context, o options, conns []*clientv3.Client, fn func(ctx 
 		return err
 	}
 	return nil
+}
+
+// ended reports whether an operation failed because the time was over. gRPC keeps
+// time by a clock of its own, and may say so before the context does.
+func ended(err error) bool {
+	code := status.Code(err)
+	return code == codes.DeadlineExceeded || code == codes.Canceled ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
 // meter collects the times of operations.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	pvfs "github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/config"
 	chantransport "github.com/lni/dragonboat/v4/plugin/chan"
 	"github.com/lni/dragonboat/v4/raftio"
@@ -339,6 +340,21 @@ func (c *cluster) add(nd *testNode, cell string) (uint64, error) {
 	v, err := nd.r.Propose(ctx, kindAdd, []byte(cell))
 	n, _ := v.(uint64)
 	return n, err
+}
+
+// transfer asks the shard's leader to hand over to a replica. It does not wait.
+func (h *Host) transfer(replicaID uint64) error {
+	return h.nh.RequestLeaderTransfer(testShard, replicaID)
+}
+
+// snapshot makes a replica record a snapshot now, after which its log is
+// truncated down to the last entries.
+func (h *Host) snapshot(ctx context.Context, keep uint64) error {
+	_, err := h.nh.SyncRequestSnapshot(ctx, testShard, dragonboat.SnapshotOption{
+		OverrideCompactionOverhead: true,
+		CompactionOverhead:         keep,
+	})
+	return err
 }
 
 type quietPebble struct{}

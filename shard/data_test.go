@@ -237,7 +237,7 @@ func TestDataComesWithASnapshot(t *testing.T) {
 		a.put(t, "k/000", 0)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if err := a.host.Snapshot(ctx, testShard, 1); err != nil {
+		if err := a.host.snapshot(ctx, 1); err != nil {
 			t.Fatal(err)
 		}
 		a.put(t, "last", 0)

@@ -37,7 +37,7 @@ func (c *cluster) handOver(to *testNode) {
 	c.t.Helper()
 	for range 10_000 {
 		for _, nd := range c.nodes {
-			if err := nd.host.TransferLeadership(testShard, to.id); err != nil {
+			if err := nd.host.transfer(to.id); err != nil {
 				continue
 			}
 		}
@@ -192,7 +192,7 @@ func TestConfirmedReadsOverTransfers(t *testing.T) {
 		for ctx.Err() == nil {
 			to := c.nodes[rnd.IntN(len(c.nodes))]
 			for _, nd := range c.nodes {
-				if err := nd.host.TransferLeadership(testShard, to.id); err != nil {
+				if err := nd.host.transfer(to.id); err != nil {
 					continue
 				}
 			}

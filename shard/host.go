@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -302,22 +301,6 @@ func (h *Host) tick() {
 			r.tick()
 		}
 	}
-}
-
-// TransferLeadership asks the shard's leader to hand over to a replica. It does
-// not wait.
-func (h *Host) TransferLeadership(shardID, replicaID uint64) error {
-	return h.nh.RequestLeaderTransfer(shardID, replicaID)
-}
-
-// Snapshot makes the shard's replica record a snapshot now, after which its log
-// is truncated down to keep entries.
-func (h *Host) Snapshot(ctx context.Context, shardID, keep uint64) error {
-	_, err := h.nh.SyncRequestSnapshot(ctx, shardID, dragonboat.SnapshotOption{
-		OverrideCompactionOverhead: true,
-		CompactionOverhead:         keep,
-	})
-	return err
 }
 
 // Close stops all replicas and closes the log. Calls that wait get ErrStopped or

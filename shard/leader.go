@@ -88,6 +88,11 @@ func (r *Replica) serve(term uint64) {
 	if ok {
 		r.serving = term
 		r.number = r.applied.number
+		for _, f := range r.flight {
+			if f.term == term {
+				r.number = max(r.number, f.number) // numbers are never used twice
+			}
+		}
 		r.notifyLocked()
 	}
 	r.mu.Unlock()

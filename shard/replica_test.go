@@ -66,7 +66,7 @@ func TestSnapshotHealsDeposedLeader(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if err := b.host.Snapshot(ctx, testShard, 1); err != nil {
+		if err := b.host.snapshot(ctx, 1); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.add(b, "y"); err != nil {
