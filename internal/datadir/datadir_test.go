@@ -58,24 +58,26 @@ func TestInstancesDiffer(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		change func(t *testing.T, fs vfs.FS, c *Config)
+		change func(fs vfs.FS, c *Config) error
 		want   error
 		says   string
 	}{
-		{"other host", func(_ *testing.T, _ vfs.FS, c *Config) { c.Hostname = "there" }, ErrHostname, `"here"`},
-		{"other number of logs", func(_ *testing.T, _ vfs.FS, c *Config) { c.LogShards = 3 }, ErrLogShards, "with 2"},
-		{"log gone", func(t *testing.T, fs vfs.FS, _ *Config) { remove(t, fs, "data/raft") }, ErrTorn, "data/raft"},
-		{"state gone", func(t *testing.T, fs vfs.FS, _ *Config) { remove(t, fs, "data/state") }, ErrTorn, "data/state"},
-		{"identity gone", func(t *testing.T, fs vfs.FS, _ *Config) { remove(t, fs, "data/node.json") }, ErrTorn, "node.json"},
-		{"log of another", func(t *testing.T, fs vfs.FS, _ *Config) { write(t, fs, "data/raft/INSTANCE", "other") }, ErrTorn, "data/raft"},
-		{"garbled identity", func(t *testing.T, fs vfs.FS, _ *Config) { write(t, fs, "data/node.json", "{") }, ErrTorn, "node.json"},
-		{"later format", func(t *testing.T, fs vfs.FS, _ *Config) { write(t, fs, "data/node.json", `{"format":2}`) }, ErrFormat, "2"},
+		{"other host", func(_ vfs.FS, c *Config) error { c.Hostname = "there"; return nil }, ErrHostname, `"here"`},
+		{"other number of logs", func(_ vfs.FS, c *Config) error { c.LogShards = 3; return nil }, ErrLogShards, "with 2"},
+		{"log gone", func(fs vfs.FS, _ *Config) error { return fs.RemoveAll("data/raft") }, ErrTorn, "data/raft"},
+		{"state gone", func(fs vfs.FS, _ *Config) error { return fs.RemoveAll("data/state") }, ErrTorn, "data/state"},
+		{"identity gone", func(fs vfs.FS, _ *Config) error { return fs.RemoveAll("data/node.json") }, ErrTorn, "node.json"},
+		{"log of another", func(fs vfs.FS, _ *Config) error { return write(fs, "data/raft/INSTANCE", "other") }, ErrTorn, "data/raft"},
+		{"garbled identity", func(fs vfs.FS, _ *Config) error { return write(fs, "data/node.json", "{") }, ErrTorn, "node.json"},
+		{"later format", func(fs vfs.FS, _ *Config) error { return write(fs, "data/node.json", `{"format":2}`) }, ErrFormat, "2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			fs := vfs.NewMem()
 			closed(t, open(t, configOn(fs)))
 			c := configOn(fs)
-			tc.change(t, fs, &c)
+			if err := tc.change(fs, &c); err != nil {
+				t.Fatal(err)
+			}
 			_, err := Open(c)
 			if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("%v, want %v saying %q", err, tc.want, tc.says)
@@ -98,25 +100,13 @@ func TestInUse(t *testing.T) {
 	closed(t, open(t, configOn(fs)))
 }
 
-func remove(t *testing.T, fs vfs.FS, path string) {
-	t.Helper()
-	if err := fs.RemoveAll(path); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func write(t *testing.T, fs vfs.FS, path, content string) {
-	t.Helper()
+func write(fs vfs.FS, path, content string) error {
 	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	if _, err := f.Write([]byte(content)); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	_, err = f.Write([]byte(content))
+	return errors.Join(err, f.Close())
 }
 
 // A first start that was cut anywhere is finished by the next.
