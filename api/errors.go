@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/v3/concurrency"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -46,6 +47,11 @@ var (
 	errTooManyRequests        = unknown("etcdserver: too many requests")
 	errNotEnoughStartedMember = unknown("etcdserver: re-configuration failed due to not enough started members")
 	errUnknownMethod          = unknown("etcdserver: unknown method")
+
+	// What a waiter hears whose own key has gone. Lock and Election send every
+	// error as Unknown, with etcd's text.
+	errLockLost     = unknown(concurrency.ErrSessionExpired.Error())
+	errCampaignLost = unknown("election: session is expired")
 
 	errStreamSort   = unimplemented("RangeStream does not support custom sort orders")
 	errStreamFilter = unimplemented("RangeStream does not support revision filters")

@@ -86,12 +86,12 @@ func (i *interceptors) admitStream(
 	if err != nil {
 		return err
 	}
-	open, err := i.streams.open(ss, needsLeader)
+	ctx, done, err := i.streams.open(ss.Context(), needsLeader)
 	if err != nil {
 		return err
 	}
-	defer i.streams.close(open)
-	return handler(srv, open)
+	defer done()
+	return handler(srv, &openStream{ServerStream: ss, ctx: ctx})
 }
 
 // admit judges a call by its metadata. It reports whether the client wants to be

@@ -14,6 +14,8 @@ import (
 	promgrpc "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/soheilhy/cmux"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -121,22 +123,27 @@ func (s *Server) register() {
 	}
 	admit := &admission{cluster: c.Cluster, size: c.Maintenance.DBSize, quota: c.QuotaBytes, log: s.log}
 
-	pb.RegisterKVServer(s.grpc, &kvService{store: c.Store, headers: h, rules: ru, admit: admit})
-	pb.RegisterWatchServer(s.grpc, &watchService{
+	kv := &kvService{store: c.Store, headers: h, rules: ru, admit: admit}
+	watch := &watchService{
 		watches:  c.Watches,
 		headers:  h,
 		streams:  s.streams,
 		maxBytes: c.MaxRequestBytes + messageOverhead,
 		interval: c.ProgressInterval,
-	})
-	pb.RegisterLeaseServer(s.grpc, &leaseService{
-		leases: c.Leases, headers: h, rules: ru, admit: admit, streams: s.streams,
-	})
+	}
+	lease := &leaseService{leases: c.Leases, headers: h, rules: ru, admit: admit, streams: s.streams}
+	callers := &callers{kv: kv, watch: watch, lease: lease, watches: c.Watches, streams: s.streams}
+
+	pb.RegisterKVServer(s.grpc, kv)
+	pb.RegisterWatchServer(s.grpc, watch)
+	pb.RegisterLeaseServer(s.grpc, lease)
 	pb.RegisterClusterServer(s.grpc, &clusterService{cluster: c.Cluster, headers: h})
 	pb.RegisterAuthServer(s.grpc, &authService{headers: h})
 	pb.RegisterMaintenanceServer(s.grpc, &maintenanceService{
 		node: c.Maintenance, cluster: c.Cluster, headers: h, quota: c.QuotaBytes, spool: c.SnapshotDir,
 	})
+	v3lockpb.RegisterLockServer(s.grpc, &lockService{callers: callers})
+	v3electionpb.RegisterElectionServer(s.grpc, &electionService{callers: callers})
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 }

@@ -14,8 +14,9 @@ import (
 // waiting for an election.
 const noLeaderPatience = 3
 
-// streams knows the running streams, to end them: all when the server stops,
-// those that require a leader when there has been none for long.
+// streams knows the running streams, and the calls that wait as streams do, to end
+// them: all when the server stops, those that require a leader when there has been
+// none for long.
 type streams struct {
 	log *slog.Logger
 	// readers counts the goroutines that read from streams, see inbox.
@@ -23,46 +24,51 @@ type streams struct {
 
 	mu sync.Mutex
 	// running holds what mu protects, with stopped.
-	running map[*openStream]struct{}
+	running map[*openCall]struct{}
 	// stopped is set by end; from then on no stream is admitted.
 	stopped bool
 }
 
-// openStream is one running stream with a context that the server can end.
+// openCall is one running stream or waiting call.
+type openCall struct {
+	// cancel ends its context with the cause that the client shall see.
+	cancel context.CancelCauseFunc
+	// needsLeader is set when the client asked to be told of a lost leader.
+	needsLeader bool
+}
+
+// openStream is a stream with a context that the server can end.
 type openStream struct {
 	grpc.ServerStream
 
 	ctx context.Context //nolint:containedctx // grpc.ServerStream hands its context out by a method
-	// cancel ends ctx with the cause that the client shall see.
-	cancel context.CancelCauseFunc
-	// needsLeader is set when the client asked to be told of a lost leader.
-	needsLeader bool
 }
 
 // Context returns the context that the handler works under.
 func (s *openStream) Context() context.Context { return s.ctx }
 
 func newStreams(log *slog.Logger) *streams {
-	return &streams{log: log, running: make(map[*openStream]struct{})}
+	return &streams{log: log, running: make(map[*openCall]struct{})}
 }
 
-// open admits a stream. The caller closes it when its handler has returned.
-func (s *streams) open(ss grpc.ServerStream, needsLeader bool) (*openStream, error) {
-	ctx, cancel := context.WithCancelCause(ss.Context())
-	o := &openStream{ServerStream: ss, ctx: ctx, cancel: cancel, needsLeader: needsLeader}
+// open admits a call. It goes on under the context that is returned, and done is
+// called when it has ended.
+func (s *streams) open(ctx context.Context, needsLeader bool) (_ context.Context, done func(), err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	o := &openCall{cancel: cancel, needsLeader: needsLeader}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
 		cancel(errStopped)
-		return nil, errStopped
+		return nil, nil, errStopped
 	}
 	s.running[o] = struct{}{}
-	return o, nil
+	return ctx, func() { s.close(o) }, nil
 }
 
-// close forgets a stream.
-func (s *streams) close(o *openStream) {
+// close forgets a call.
+func (s *streams) close(o *openCall) {
 	s.mu.Lock()
 	delete(s.running, o)
 	s.mu.Unlock()

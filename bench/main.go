@@ -97,8 +97,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("dial: %w", err)
 		}
-		defer func() { _ = conns[i].Close() }()
 	}
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}()
 	m := &meter{}
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, o.warmup+o.duration)

@@ -63,11 +63,29 @@ func (d *differ) run(n int) {
 	for d.step = 1; d.step <= n; d.step++ {
 		d.choose()(d)
 	}
+	d.burst()
 	d.settleAll()
+}
+
+// burst makes more revisions than a watch is told at once, and watches from
+// before them.
+func (d *differ) burst() {
+	const revisions = 1100
+	before := d.gen.rev
+	for i := range revisions {
+		d.put(&pb.PutRequest{Key: pick(d.gen, keyPool), Value: []byte{byte(i)}})
+	}
+	for i, p := range d.streams {
+		if p.halfClosed {
+			continue
+		}
+		d.create(p, &pb.WatchCreateRequest{Key: []byte{0}, RangeEnd: []byte{0}, StartRevision: before + 1, WatchId: burstID, PrevKv: i == 0})
+	}
 }
 
 // prelude asks what only a fresh store answers.
 func (d *differ) prelude() {
+	d.openStreams()
 	everything := &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}
 	d.rangeOf(everything)
 	for _, rev := range []int64{-1, -2, 1, 2} {
@@ -113,7 +131,7 @@ func (d *differ) opRangeStream() {
 	}
 	d.note("RangeStream", r)
 	answers := d.both(func(s *server) answer {
-		ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(d.t.Context(), d.patience)
 		defer cancel()
 		a, err := streamRange(ctx, s, proto.CloneOf(r))
 		if err != nil {
@@ -240,7 +258,7 @@ func (d *differ) revokeSoon(id int64, began time.Time) {
 	r := &pb.LeaseRevokeRequest{ID: id}
 	d.note("LeaseRevoke", r)
 	answers := d.both(func(s *server) answer {
-		ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(d.t.Context(), d.patience)
 		defer cancel()
 		resp, err := s.lease.LeaseRevoke(ctx, forServer(s, r))
 		return answered(resp, err)
@@ -276,7 +294,7 @@ func (d *differ) opKeepAlive() {
 		ids[i] = d.gen.leaseID()
 	}
 	streams := make(map[*server]pb.Lease_LeaseKeepAliveClient)
-	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(d.t.Context(), d.patience)
 	defer cancel()
 	for _, s := range d.servers {
 		stream, err := s.lease.LeaseKeepAlive(ctx)

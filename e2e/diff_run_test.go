@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// patience bounds every wait for a server.
+	// patience is for how long a server is waited for.
 	patience = 30 * time.Second
 	// maxFaults is the number of differences after which a run ends. A difference
 	// that leaves the servers in different states ends it at once.
@@ -32,12 +32,14 @@ const (
 // differ runs the same sequence of operations on two servers in lockstep and
 // compares all they say.
 type differ struct {
-	t *testing.T
+	t testing.TB
 	// servers are the reference and the one that is held against it.
 	servers [2]*server
 	gen     *generator
 	ledger  ledger
 	started time.Time
+	// patience bounds every wait for a server.
+	patience time.Duration
 	// replay is the command that runs the same sequence again.
 	replay string
 
@@ -63,16 +65,14 @@ type differ struct {
 	changed chan struct{}
 }
 
-func newDiffer(t *testing.T, reference, other *server, seed uint64) *differ {
+func newDiffer(t testing.TB, reference, other *server, seed uint64) *differ {
 	t.Helper()
-	reference.reference = true
 	checkEnvelopes(t, reference, other)
 	d := &differ{
 		t: t, servers: [2]*server{reference, other}, gen: newGenerator(seed), ledger: make(ledger), started: time.Now(),
 		kinds: map[string]int{}, errs: map[string]int{}, failed: map[string]int{}, doubled: map[int64]bool{}, leases: map[int64]int64{},
-		changed: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), patience: patience,
 	}
-	d.openStreams()
 	return d
 }
 
@@ -156,7 +156,7 @@ func (d *differ) exchange(kind string, req proto.Message, rpc func(context.Conte
 	d.t.Helper()
 	d.note(kind, req)
 	answers := d.both(func(s *server) answer {
-		ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(d.t.Context(), d.patience)
 		defer cancel()
 		return rpc(ctx, s)
 	})

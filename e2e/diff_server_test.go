@@ -39,16 +39,15 @@ const (
 // server is one of the two servers that are compared, with clients of its
 // services.
 type server struct {
-	name string
-	// reference is set on the server that is right.
-	reference bool
-	conn      *grpc.ClientConn
-	kv        pb.KVClient
-	watch     pb.WatchClient
-	lease     pb.LeaseClient
-	cluster   pb.ClusterClient
-	maint     pb.MaintenanceClient
-	auth      pb.AuthClient
+	name    string
+	address string
+	conn    *grpc.ClientConn
+	kv      pb.KVClient
+	watch   pb.WatchClient
+	lease   pb.LeaseClient
+	cluster pb.ClusterClient
+	maint   pb.MaintenanceClient
+	auth    pb.AuthClient
 
 	// clusterID and memberID are what this server's headers must carry.
 	clusterID, memberID uint64
@@ -125,17 +124,17 @@ func startLatchkey(t *testing.T) *server {
 // dial connects to a server and waits until it tells of itself what the
 // comparison relies on: its ids, a leader, and the version of its storage, which
 // etcd knows a moment after its start.
-func dial(t *testing.T, name, address string) *server {
+func dial(t *testing.T, name, address string, options ...grpc.DialOption) *server {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+address,
+	conn, err := grpc.NewClient("passthrough:///"+address, append(options,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes), grpc.MaxCallSendMsgSize(maxAnswerBytes)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes), grpc.MaxCallSendMsgSize(maxAnswerBytes)))...)
 	if err != nil {
 		t.Fatalf("dial %s: %v", name, err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	s := &server{
-		name: name, conn: conn,
+		name: name, address: address, conn: conn,
 		kv: pb.NewKVClient(conn), watch: pb.NewWatchClient(conn), lease: pb.NewLeaseClient(conn),
 		cluster: pb.NewClusterClient(conn), maint: pb.NewMaintenanceClient(conn), auth: pb.NewAuthClient(conn),
 		actual: make(map[int64]int64), logical: make(map[int64]int64),
@@ -157,7 +156,7 @@ func dial(t *testing.T, name, address string) *server {
 }
 
 // checkEnvelopes makes sure that both servers judge the size of a request alike.
-func checkEnvelopes(t *testing.T, a, b *server) {
+func checkEnvelopes(t testing.TB, a, b *server) {
 	t.Helper()
 	const bit = 1 << 15
 	if a.memberID&bit != b.memberID&bit {

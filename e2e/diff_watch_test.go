@@ -20,6 +20,8 @@ const (
 	everythingID = 1000
 	// probeID watches the newest revision for a moment, see catchUp.
 	probeID = 1001
+	// burstID watches from before a burst of revisions.
+	burstID = 1002
 )
 
 // watchStream is one watch stream of one server.
@@ -235,7 +237,7 @@ func (m *watchModel) matches(e *mvccpb.Event) bool {
 // await waits until ready tells true, which it may after something was received.
 func (d *differ) await(what string, ready func() bool) {
 	d.t.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(d.patience)
 	defer deadline.Stop()
 	for !ready() {
 		for _, p := range d.streams {
@@ -248,7 +250,7 @@ func (d *differ) await(what string, ready func() bool) {
 		select {
 		case <-d.changed:
 		case <-deadline.C:
-			d.fatal("%s: nothing after %v", what, patience)
+			d.fatal("%s: nothing after %v", what, d.patience)
 		}
 	}
 }
