@@ -69,3 +69,16 @@ func (s *keySet) sorted() [][]byte {
 	}
 	return keys
 }
+
+// every reports whether ok holds for all keys.
+func (s *keySet) every(ok func(key []byte) bool) bool {
+	if s.one != "" && !ok([]byte(s.one)) {
+		return false
+	}
+	for k := range s.more {
+		if !ok([]byte(k)) {
+			return false
+		}
+	}
+	return true
+}

@@ -280,6 +280,16 @@ func (t *Table) Keys(id int64) [][]byte {
 	return e.keys.sorted()
 }
 
+// Every reports whether ok holds for every key of lease id, as it does where there
+// are none. It asks in no order, and until the first that is not. ok must not call
+// the table.
+func (t *Table) Every(id int64, ok func(key []byte) bool) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	e, found := t.leases[id]
+	return !found || e.keys.every(ok)
+}
+
 // Len returns the number of leases.
 func (t *Table) Len() int {
 	t.mu.RLock()

@@ -141,6 +141,13 @@ func compareTable(t *rapid.T, table *Table, m *tableModel) {
 		if diff := cmp.Diff(m.sortedKeys(id), table.Keys(id)); diff != "" {
 			t.Fatalf("keys of %d (-want +got):\n%s", id, diff)
 		}
+		asked := 0
+		if !table.Every(id, func(key []byte) bool { asked++; return m.keys[id][string(key)] }) || asked != len(m.keys[id]) {
+			t.Fatalf("lease %d: asked for %d of %d keys, or one that it does not have", id, asked, len(m.keys[id]))
+		}
+		if len(m.keys[id]) > 0 && table.Every(id, func([]byte) bool { return false }) {
+			t.Fatalf("lease %d: every key passed a test that none passes", id)
+		}
 		if got, ok := table.Get(id); !ok || got != r {
 			t.Fatalf("Get(%d) = %+v, %t, want %+v", id, got, ok, r)
 		}
