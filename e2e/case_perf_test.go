@@ -1,0 +1,265 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// Asking for the first key of a huge prefix costs what asking for one key costs,
+// and the count stays exact (20745, 11990).
+func TestLimitOneOfHugePrefix(t *testing.T) {
+	s := serve(t)
+	keys := sized(60_000, 1_000_000)
+	s.fill("huge/", keys)
+	median := func(r *pb.RangeRequest) time.Duration {
+		t.Helper()
+		took := make([]time.Duration, sized(300, 1000))
+		for i := range took {
+			begin := time.Now()
+			got := s.read(r)
+			took[i] = time.Since(begin)
+			if len(r.RangeEnd) > 0 && (got.Count != int64(keys) || len(got.Kvs) != 1 || !got.More || string(got.Kvs[0].Key) != "huge/0000000") {
+				t.Fatalf("%v: %d of %d keys, more %v", r, len(got.Kvs), got.Count, got.More)
+			}
+		}
+		slices.Sort(took)
+		return took[len(took)/2]
+	}
+	point := median(&pb.RangeRequest{Key: []byte("huge/0000000")})
+	for _, order := range []pb.RangeRequest_SortOrder{pb.RangeRequest_NONE, pb.RangeRequest_ASCEND} {
+		first := median(underPrefix("huge/", &pb.RangeRequest{Limit: 1, SortOrder: order}))
+		t.Logf("%v: %v, one key by name %v", order, first, point)
+		if first > 3*point+time.Millisecond {
+			t.Errorf("the first of %d keys takes %v, one by name %v", keys, first, point)
+		}
+	}
+	if n := s.count("huge/"); n != int64(keys) {
+		t.Errorf("count %d, want %d", n, keys)
+	}
+	s.del("huge/0000001")
+	if n := s.count("huge/"); n != int64(keys-1) {
+		t.Errorf("count %d, want %d", n, keys-1)
+	}
+}
+
+// profileNumber reads a number from one of the server's profiles.
+func (p *process) profileNumber(path, pattern string) int64 {
+	p.t.Helper()
+	r, err := http.Get("http://" + p.addr + "/debug/pprof/" + path)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	m := regexp.MustCompile(pattern).FindSubmatch(body)
+	if m == nil {
+		p.t.Fatalf("%s: no %s", path, pattern)
+	}
+	n, err := strconv.ParseInt(string(m[1]), 10, 64)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return n
+}
+
+func (p *process) goroutines() int64 {
+	p.t.Helper()
+	return p.profileNumber("goroutine?debug=1", `goroutine profile: total (\d+)`)
+}
+
+// heap returns the bytes that live on the heap after a collection.
+func (p *process) heap() int64 {
+	p.t.Helper()
+	p.profileNumber("heap?debug=1&gc=1", `# HeapAlloc = (\d+)`)
+	return p.profileNumber("heap?debug=1&gc=1", `# HeapAlloc = (\d+)`)
+}
+
+// comesDown waits until a number is at most some level.
+func (p *process) comesDown(what string, level int64, read func() int64) {
+	p.t.Helper()
+	end := time.Now().Add(longWait / 2)
+	for {
+		got := read()
+		if got <= level {
+			return
+		}
+		if time.Now().After(end) {
+			p.t.Errorf("%s: %d, want at most %d", what, got, level)
+			return
+		}
+		wait := time.NewTimer(50 * time.Millisecond)
+		<-wait.C
+	}
+}
+
+// many are the streams of one client with watchers on them.
+type many struct {
+	tapes    []*tape
+	watchers int
+}
+
+// watchMany opens streams with watchers on keys of their own, from a revision on,
+// and waits until all are created.
+func (s *served) watchMany(streams, each int, start int64) *many {
+	s.t.Helper()
+	m := &many{watchers: streams * each}
+	c := pb.NewWatchClient(s.connect())
+	var wg sync.WaitGroup
+	for i := range streams {
+		w := openWatch(s.t, c)
+		m.tapes = append(m.tapes, w)
+		wg.Go(func() {
+			for j := range each {
+				key := fmt.Appendf(nil, "idle/%d/%d", i, j)
+				err := w.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &createWatch{Key: key, StartRevision: start}}})
+				if err != nil {
+					s.t.Errorf("create: %v", err)
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			for range each {
+				if r, err := w.stream.Recv(); err != nil || !r.Created || r.Canceled {
+					s.t.Errorf("create: %v, %v", r, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return m
+}
+
+// Idle watchers cost nothing; when all their streams break at once they resume in
+// seconds, none is left over and none is missing (8387, 9839).
+func TestIdleWatchersAndReconnectStorm(t *testing.T) {
+	s := serve(t, "--enable-pprof")
+	streams, each := sized(20, 100), 1000
+	recent := s.rev()
+	for range 500 {
+		s.put("other", "")
+	}
+	began, heap := s.goroutines(), s.heap()
+	m := s.watchMany(streams, each, recent)
+	load := s.load(2 * time.Second)
+	t.Logf("%d watchers: %.1f%% of a core, %d bytes each", m.watchers, 100*load, (s.heap()-heap)/int64(m.watchers))
+	if load > 0.3 {
+		t.Errorf("idle watchers take %.1f%% of a core", 100*load)
+	}
+	for range 2 {
+		for _, w := range m.tapes {
+			w.stop()
+		}
+		inTime(t, "resuming", longWait/2, func() { m = s.watchMany(streams, each, recent) })
+	}
+	// One event for each watcher, and no more.
+	for i := range streams {
+		r := &pb.TxnRequest{}
+		for j := range each {
+			r.Success = append(r.Success, opPut(fmt.Sprintf("idle/%d/%d", i, j), ""))
+			if len(r.Success) == 125 {
+				s.txn(r)
+				r = &pb.TxnRequest{}
+			}
+		}
+	}
+	for i, w := range m.tapes {
+		seen := make(map[int64]bool)
+		for range each {
+			r := w.next()
+			if len(r.Events) != 1 || seen[r.WatchId] {
+				t.Fatalf("stream %d: %v", i, r)
+			}
+			seen[r.WatchId] = true
+		}
+		w.progress()
+		if r := w.next(); r.WatchId != -1 {
+			t.Fatalf("stream %d: more than one event: %v", i, r)
+		}
+		w.stop()
+	}
+	s.comesDown("goroutines", began+20, s.goroutines)
+	s.comesDown("heap", heap+8*mib, s.heap)
+}
+
+// Watches and streams that clients leave, in whatever way, leave nothing behind;
+// and a new one is answered at once (etcd-io/jetcd#1518, coredns/coredns#6645). A
+// stream that is only closed from the client's side for sending goes on to hear of
+// events, as etcd's does, and ends with its connection.
+func TestClosedWatchersFreeEverything(t *testing.T) {
+	s := serve(t, "--enable-pprof")
+	streams := sized(1000, 10_000)
+	s.openWatch().stop() // what the first stream allocates for good
+	began, heap := s.goroutines(), s.heap()
+
+	conn := s.connect()
+	c := pb.NewWatchClient(conn)
+	for range 10 {
+		for range streams / 10 {
+			w := openWatch(t, c)
+			w.create(&createWatch{Key: []byte("k")})
+			w.created()
+			if err := w.stream.CloseSend(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	conn.Close()
+	s.comesDown("goroutines after half-closed streams", began+20, s.goroutines)
+
+	c = pb.NewWatchClient(s.connect())
+	for range streams {
+		w := openWatch(t, c)
+		w.create(&createWatch{Key: []byte("k")})
+		w.stop()
+		for {
+			if _, err := w.stream.Recv(); err != nil {
+				if errors.Is(err, io.EOF) {
+					t.Fatal("ended without an error")
+				}
+				break
+			}
+		}
+	}
+	s.comesDown("goroutines after reset streams", began+20, s.goroutines)
+
+	const watches = 5000
+	ctx, cancel := context.WithCancel(t.Context())
+	client := s.client()
+	defer client.Close()
+	var gone sync.WaitGroup
+	for i := range watches {
+		watched := client.Watch(ctx, "w/"+strconv.Itoa(i))
+		gone.Go(func() {
+			for range watched {
+			}
+		})
+	}
+	cancel()
+	gone.Wait()
+	inTime(t, "a new watch", promptly, func() {
+		watched := client.Watch(s.bound(), "new")
+		s.put("new", "")
+		if r := <-watched; r.Err() != nil || len(r.Events) != 1 {
+			t.Errorf("new watch: %v", r)
+		}
+	})
+	client.Close()
+	s.comesDown("goroutines after all", began+20, s.goroutines)
+	s.comesDown("heap", heap+8*mib, s.heap)
+}
