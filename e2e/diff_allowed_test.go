@@ -240,7 +240,7 @@ func settleTies(req *pb.RangeRequest, resp *pb.RangeResponse) string {
 			was += fmt.Sprintf("%q ", kv.GetKey())
 		}
 		sort.Slice(kvs[i:j], func(x, y int) bool { return bytes.Compare(kvs[i+x].GetKey(), kvs[i+y].GetKey()) < 0 })
-		if j == len(kvs) && resp.GetMore() && req.GetSortOrder() != pb.RangeRequest_NONE {
+		if j == len(kvs) && resp.GetMore() && cutAfterSort(req) {
 			for k := i; k < j; k++ {
 				kvs[k] = targetOnly(req.GetSortTarget(), kvs[k])
 			}
@@ -248,6 +248,12 @@ func settleTies(req *pb.RangeRequest, resp *pb.RangeResponse) string {
 		i = j
 	}
 	return was
+}
+
+// cutAfterSort tells whether a range is sorted before its limit is applied.
+func cutAfterSort(r *pb.RangeRequest) bool {
+	return r.GetSortOrder() != pb.RangeRequest_NONE || r.GetMinModRevision() != 0 || r.GetMaxModRevision() != 0 ||
+		r.GetMinCreateRevision() != 0 || r.GetMaxCreateRevision() != 0
 }
 
 func compareTargets(target pb.RangeRequest_SortTarget, a, b *mvccpb.KeyValue) int {

@@ -412,14 +412,14 @@ func (g *generator) watchRequest() *pb.WatchCreateRequest {
 	r := &pb.WatchCreateRequest{Key: g.key(), PrevKv: g.one(2), Fragment: g.one(3), ProgressNotify: g.one(4)}
 	r.RangeEnd = g.rangeEnd(r.Key)
 	switch n := g.IntN(20); {
-	case n < 9:
+	case n < 11:
 	case n < 14:
 		r.StartRevision = g.revision()
-	case n < 15:
-		r.StartRevision = g.rev + 1 + g.Int64N(20)
 	case n < 16:
-		r.StartRevision = max(1, g.compact-g.Int64N(3))
+		r.StartRevision = g.rev + 1 + g.Int64N(20)
 	case n < 17:
+		r.StartRevision = max(1, g.compact-g.Int64N(3))
+	case n < 18:
 		r.StartRevision = pick(g, oddNumbers)
 	default:
 		r.StartRevision = max(1, g.rev-g.Int64N(10))

@@ -20,8 +20,8 @@ var operations = []struct {
 	{220, (*differ).opPut},
 	{70, (*differ).opDelete},
 	{180, (*differ).opTxn},
-	{14, (*differ).opCompact},
-	{5, (*differ).opLarge},
+	{9, (*differ).opCompact},
+	{2, (*differ).opLarge},
 	{40, (*differ).opGrant},
 	{20, (*differ).opRevoke},
 	{25, (*differ).opKeepAlive},
@@ -354,6 +354,7 @@ func (d *differ) opWatch() {
 	d.note("Watch create", r)
 	d.create(p, r)
 	if len(p.watches) > watchesPerStream {
+		d.note("Watch cancel", "one of many")
 		d.cancelOne(p)
 	}
 }
@@ -372,31 +373,37 @@ func (d *differ) opCancel() {
 		return
 	}
 	if p.watches[id].lagging {
+		if !d.gen.one(4) {
+			return // it would take a while
+		}
 		d.settle(p)
 	}
 	d.cancelWatch(p, id)
 }
 
-// cancelOne cancels a watch of the stream that the test does not need.
+// cancelOne cancels a watch of the stream that the test does not need, if one has
+// caught up.
 func (d *differ) cancelOne(p *streamPair) {
 	var ids []int64
 	for id := range p.watches {
-		if id != everythingID {
+		if id != everythingID && !p.watches[id].lagging {
 			ids = append(ids, id)
 		}
 	}
-	slices.Sort(ids)
-	id := pick(d.gen, ids)
-	if p.watches[id].lagging {
-		d.settle(p)
+	if len(ids) == 0 {
+		return
 	}
-	d.cancelWatch(p, id)
+	slices.Sort(ids)
+	d.cancelWatch(p, pick(d.gen, ids))
 }
 
 // opProgress asks for progress, which is answered when no watch of the stream is
 // in the way of it.
 func (d *differ) opProgress() {
 	p := d.stream()
+	if p.lagging() && !d.gen.one(4) {
+		return // it would take a while
+	}
 	d.note("Watch progress", p.index)
 	d.settle(p)
 	req := &pb.WatchProgressRequest{}

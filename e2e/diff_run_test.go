@@ -65,11 +65,11 @@ type differ struct {
 	changed chan struct{}
 }
 
-func newDiffer(t testing.TB, reference, other *server, seed uint64) *differ {
-	t.Helper()
-	checkEnvelopes(t, reference, other)
+func newDiffer(tb testing.TB, reference, other *server, seed uint64) *differ {
+	tb.Helper()
+	checkEnvelopes(tb, reference, other)
 	d := &differ{
-		t: t, servers: [2]*server{reference, other}, gen: newGenerator(seed), ledger: make(ledger), started: time.Now(),
+		t: tb, servers: [2]*server{reference, other}, gen: newGenerator(seed), ledger: make(ledger), started: time.Now(),
 		kinds: map[string]int{}, errs: map[string]int{}, failed: map[string]int{}, doubled: map[int64]bool{}, leases: map[int64]int64{},
 		changed: make(chan struct{}, 1), patience: patience,
 	}

@@ -197,6 +197,16 @@ type streamPair struct {
 	halfClosed bool
 }
 
+// lagging tells whether a watch may not have caught up.
+func (p *streamPair) lagging() bool {
+	for _, m := range p.watches {
+		if m.lagging {
+			return true
+		}
+	}
+	return false
+}
+
 // watchModel is what the test knows of a watch.
 type watchModel struct {
 	req *pb.WatchCreateRequest
@@ -446,9 +456,8 @@ func (d *differ) strays(p *streamPair, id int64) {
 func (d *differ) settle(p *streamPair) {
 	d.t.Helper()
 	d.check(p, true)
-	lagging := false
+	lagging := p.lagging()
 	for _, m := range p.watches {
-		lagging = lagging || m.lagging
 		m.lagging = false
 	}
 	if lagging {
