@@ -17,6 +17,8 @@ type dataRun struct {
 	d     *Data
 	batch *pebble.Batch
 	w     *mvcc.Writer
+	// fence is the fence after the commands so far.
+	fence Fence
 
 	// What the leader's clock and the sweeper hear of once the run is committed.
 	granted   []lease.Record
@@ -30,6 +32,14 @@ var errUnknownKind = errors.New("unknown kind of command: a newer version wrote 
 
 // Command applies one command.
 func (r *dataRun) Command(c Command, want bool) (result any, rejected, failed error) {
+	if r.fence.Closed && fenced(c.Kind) {
+		return nil, ErrOutdated, nil
+	}
+	return r.command(c, want)
+}
+
+// command applies one command that the fence lets pass.
+func (r *dataRun) command(c Command, want bool) (result any, rejected, failed error) {
 	var err error
 	switch c.Kind {
 	case KindPut:
@@ -50,6 +60,10 @@ func (r *dataRun) Command(c Command, want bool) (result any, rejected, failed er
 		err = r.aging(c.Payload)
 	case kindLeaseFresh:
 		err = r.fresh(c.Payload)
+	case kindGuarded:
+		return r.guarded(c, want)
+	case kindFence:
+		err = r.raise(c.Payload)
 	default:
 		err = fmt.Errorf("%w: %d", errUnknownKind, c.Kind)
 	}
@@ -88,7 +102,13 @@ func (r *dataRun) Finish() error { return r.w.Finish() }
 
 // Publish shows the changes, then tells the leader's clock, so that a lease is
 // on the clock before its grant is answered.
+//
+// The fence is shown before the keys that came after it.
 func (r *dataRun) Publish() {
+	if r.fence != r.d.Fence() {
+		fence := r.fence
+		r.d.fence.Store(&fence)
+	}
 	r.w.Publish()
 	r.d.keeper.applied(r.granted, r.ended)
 	if r.compacted {

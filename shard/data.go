@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"google.golang.org/protobuf/proto"
@@ -27,15 +28,22 @@ const (
 	kindLeaseAging Kind = 8
 	// kindLeaseFresh takes the logged remainder of a lease back.
 	kindLeaseFresh Kind = 9
+	// kindGuarded carries a Guard and the command that it is for.
+	kindGuarded Kind = 10
+	// kindFence carries a Fence.
+	kindFence Kind = 11
 )
 
 // Data is a replica of a data shard: versioned keys and leases.
 type Data struct {
 	replica *Replica
+	db      *pebble.DB
 	store   *mvcc.Store
 	leases  *lease.Table
 	keeper  *keeper
 	sweeper *sweeper
+	// fence is the fence as of the state that was published last.
+	fence atomic.Pointer[Fence]
 }
 
 var _ Machine = (*Data)(nil)
@@ -58,7 +66,12 @@ func (h *Host) StartData(c DataConfig) (*Data, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open leases of shard %d: %w", c.ShardID, err)
 	}
-	d := &Data{store: store, leases: leases}
+	fence, err := readFence(h.cfg.DB, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("open shard %d: %w", c.ShardID, err)
+	}
+	d := &Data{db: h.cfg.DB, store: store, leases: leases}
+	d.fence.Store(&fence)
 	d.keeper = newKeeper(d)
 	d.sweeper = newSweeper(store, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
 	d.attach()
@@ -116,7 +129,7 @@ func (d *Data) AwaitSwept(ctx context.Context, rev int64) error {
 
 // Apply starts a run of commands.
 func (d *Data) Apply(b *pebble.Batch) Run {
-	return &dataRun{d: d, batch: b, w: d.store.NewWriter(b, d.leases)}
+	return &dataRun{d: d, batch: b, w: d.store.NewWriter(b, d.leases), fence: d.Fence()}
 }
 
 // BeginReload silences watchers and stops the sweep.
@@ -125,9 +138,15 @@ func (d *Data) BeginReload() {
 	d.store.BeginReload()
 }
 
-// Reload loads keys and leases anew.
+// Reload loads keys, leases and fence anew. Readers see the fence no later than
+// the keys.
 func (d *Data) Reload() error {
 	defer d.sweeper.release()
+	fence, err := readFence(d.db, d.replica.prefix)
+	if err != nil {
+		return err
+	}
+	d.fence.Store(&fence)
 	if err := d.store.Reload(); err != nil {
 		return err
 	}
