@@ -1,6 +1,6 @@
 // Package api serves etcd's v3 API: the gRPC services KV, Watch, Lease,
-// Cluster, Maintenance and Auth, gRPC health, and the plain HTTP end points on
-// the same port.
+// Cluster, Maintenance, Auth, Lock and Election, gRPC health, and the plain HTTP
+// end points on the same port.
 //
 // The package knows etcd's rules about requests and answers, and nothing of how
 // the keyspace is kept. What it needs from below it declares as interfaces in
@@ -25,6 +25,14 @@
 // The answer's header gets cluster, member and term (header.go). An error
 // becomes the status that etcd would send (errors.go), and nowhere else is a
 // status made.
+//
+// # Lock and Election
+//
+// These are etcd's own services, over clients that call the other services of this
+// server in the process (caller.go). Each call has a client of its own under the
+// call's context, and so the caller's rights. The client sees the key that the
+// call competes with: it answers with the key's create revision as the fencing
+// token, and ends the call when the key is deleted while it waits.
 //
 // # Streams
 //

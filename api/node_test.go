@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -14,9 +15,11 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -31,6 +34,8 @@ const (
 	testCluster = 0xc1
 	testMember  = 0x8e9e05c52164694d
 	testTerm    = 7
+	// drawnLease is the id of a lease that was granted without one.
+	drawnLease = 0x5eed
 )
 
 // node is the layers below without Raft: a store and a lease table in memory,
@@ -175,7 +180,7 @@ func (n *node) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.Compac
 
 func (n *node) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (resp *pb.LeaseGrantResponse, err error) {
 	err = n.apply(ctx, func(_ *mvcc.Writer, b *pebble.Batch) error {
-		rec, err := n.table.Grant(b, r.GetID(), r.GetTTL())
+		rec, err := n.table.Grant(b, cmp.Or(r.GetID(), drawnLease), r.GetTTL())
 		resp = &pb.LeaseGrantResponse{ID: rec.ID, TTL: rec.TTL}
 		return err
 	})
@@ -355,6 +360,8 @@ type running struct {
 	cluster     pb.ClusterClient
 	auth        pb.AuthClient
 	maintenance pb.MaintenanceClient
+	lock        v3lockpb.LockClient
+	election    v3electionpb.ElectionClient
 }
 
 // start serves over a new node; change, if not nil, adjusts the configuration.
@@ -386,6 +393,7 @@ func start(tb testing.TB, change func(*Config)) *running {
 		node: n, server: server, addr: l.Addr().String(), conn: conn,
 		kv: pb.NewKVClient(conn), watch: pb.NewWatchClient(conn), lease: pb.NewLeaseClient(conn),
 		cluster: pb.NewClusterClient(conn), auth: pb.NewAuthClient(conn), maintenance: pb.NewMaintenanceClient(conn),
+		lock: v3lockpb.NewLockClient(conn), election: v3electionpb.NewElectionClient(conn),
 	}
 }
 
@@ -415,7 +423,7 @@ func wantStatus(tb testing.TB, err error, code codes.Code, text string) {
 
 func diff(tb testing.TB, want, got any) {
 	tb.Helper()
-	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
+	if d := gocmp.Diff(want, got, protocmp.Transform()); d != "" {
 		tb.Errorf("-want +got\n%s", d)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os/exec"
 	"slices"
 	"strings"
@@ -52,13 +53,27 @@ var allowed = map[string][]string{
 var confined = map[string]struct {
 	packages []string
 	tests    bool // whether tests of all packages may, too
+	// but are paths below the prefix that any package may import.
+	but []string
 }{
 	"github.com/lni/dragonboat": {packages: []string{"shard"}},
 	"github.com/lni/vfs":        {packages: []string{"shard", "internal/node", "internal/walcheck"}, tests: true},
 	"go.uber.org/zap":           {packages: []string{"internal/etcdlog"}, tests: true},
-	"go.etcd.io/etcd/server":    {tests: true},
+	"go.etcd.io/etcd/server":    {tests: true, but: slices.Collect(maps.Keys(serverParts))},
 	"go.etcd.io/raft":           {},
 	"github.com/stretchr":       {},
+}
+
+// serverParts are the packages of etcd's server module that stand on its client
+// alone, and so bring none of the server into the binary.
+var serverParts = map[string]bool{
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election":                 true,
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb":    true,
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb/gw": true,
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock":                     true,
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb":            true,
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb/gw":         true,
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter":                   true,
 }
 
 // listed is what go list tells of a package.
@@ -125,6 +140,9 @@ func importFaults(p *listed) []string {
 			imports = slices.Concat(imports, p.TestImports, p.XTestImports)
 		}
 		for _, path := range imports {
+			if slices.Contains(rule.but, path) {
+				continue
+			}
 			if path == prefix || strings.HasPrefix(path, prefix+"/") || strings.HasPrefix(path, prefix+".") {
 				faults = append(faults, fmt.Sprintf("%s must not import %s", p.name(), path))
 			}
@@ -138,6 +156,26 @@ func TestImports(t *testing.T) {
 	for _, p := range listPackages(t) {
 		for _, fault := range importFaults(&p) {
 			t.Error(fault)
+		}
+	}
+}
+
+// The binary must hold nothing of etcd's server but what serverParts names, and
+// nothing of what an etcd server stands on.
+func TestBinaryHoldsNoEtcd(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"/cmd/latchkey").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths := strings.Fields(string(out))
+	if !slices.Contains(paths, module+"/api") {
+		t.Fatalf("go list -deps found %d packages without api", len(paths))
+	}
+	for _, path := range paths {
+		for _, prefix := range []string{"go.etcd.io/etcd/server/", "go.etcd.io/raft/", "go.etcd.io/bbolt"} {
+			if strings.HasPrefix(path, prefix) && !serverParts[path] {
+				t.Errorf("the binary holds %s", path)
+			}
 		}
 	}
 }
@@ -190,6 +228,11 @@ func TestImportFaults(t *testing.T) {
 		{listed{ImportPath: module + "/api", TestImports: []string{"go.uber.org/zap"}}, ""},
 		{listed{ImportPath: module + "/api", Imports: []string{"go.uber.org/zap/zapcore"}}, "api must not import go.uber.org/zap/zapcore"},
 		{listed{ImportPath: module + "/api", Imports: []string{"go.uber.org/zapper"}}, ""},
+		{listed{ImportPath: module + "/api", Imports: []string{"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock"}}, ""},
+		{
+			listed{ImportPath: module + "/api", Imports: []string{"go.etcd.io/etcd/server/v3/etcdserver"}},
+			"api must not import go.etcd.io/etcd/server/v3/etcdserver",
+		},
 	} {
 		if got := strings.Join(importFaults(&tc.p), "; "); got != tc.want {
 			t.Errorf("%+v: %q, want %q", tc.p, got, tc.want)
