@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -61,6 +62,22 @@ func newGenerator(seed uint64) *generator {
 func (g *generator) one(n int) bool { return g.IntN(n) == 0 }
 
 func pick[T any](g *generator, from []T) T { return from[g.IntN(len(from))] }
+
+// metadata returns what goes with a request beside its message.
+func (g *generator) metadata() metadata.MD {
+	switch g.IntN(20) {
+	case 0:
+		return metadata.Pairs("hasleader", "true")
+	case 1:
+		return metadata.Pairs("client-api-version", "3.7.3")
+	case 2:
+		return metadata.Pairs("client-api-version", "")
+	case 3:
+		return metadata.Pairs("token", "stale", "authorization", "Bearer stale")
+	default:
+		return nil
+	}
+}
 
 func (g *generator) key() []byte {
 	if g.one(100) {

@@ -35,6 +35,7 @@ var operations = []struct {
 	{2, (*differ).opHalfClose},
 	{8, (*differ).opHashKV},
 	{3, (*differ).opHash},
+	{1, (*differ).opDefragment},
 	{6, (*differ).opStatus},
 	{6, (*differ).opAlarms},
 	{5, (*differ).opMembers},
@@ -469,6 +470,12 @@ func (d *differ) hashKV(r *pb.HashKVRequest) {
 func (d *differ) opHash() {
 	call(d, "Hash", &pb.HashRequest{}, func(s *server, ctx context.Context, r *pb.HashRequest) (*pb.HashResponse, error) {
 		return s.maint.Hash(ctx, r)
+	})
+}
+
+func (d *differ) opDefragment() {
+	call(d, "Defragment", &pb.DefragmentRequest{}, func(s *server, ctx context.Context, r *pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
+		return s.maint.Defragment(ctx, r)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 )
@@ -155,8 +156,9 @@ func call[Req, Resp proto.Message](d *differ, kind string, req Req, rpc func(*se
 func (d *differ) exchange(kind string, req proto.Message, rpc func(context.Context, *server) answer) answer {
 	d.t.Helper()
 	d.note(kind, req)
+	sent := d.gen.metadata()
 	answers := d.both(func(s *server) answer {
-		ctx, cancel := context.WithTimeout(d.t.Context(), d.patience)
+		ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(d.t.Context(), sent), d.patience)
 		defer cancel()
 		return rpc(ctx, s)
 	})
