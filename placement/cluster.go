@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -169,20 +170,50 @@ func (c *Cluster) ClearAlarm(ctx context.Context, member uint64, t pb.AlarmType)
 	return []*pb.AlarmMember{{MemberID: member, Alarm: t}}, nil
 }
 
-// propose puts a command through the system shard and returns what it found. It
-// is sent again while it certainly has not applied.
+// ConfirmUsers proves that the users and roles of State are the newest.
+func (c *Cluster) ConfirmUsers(ctx context.Context) error { return c.confirmed(ctx) }
+
+// ChangeUsers changes users and roles. Errors are those of package auth, beside the
+// shard's.
+func (c *Cluster) ChangeUsers(ctx context.Context, r *pb.InternalRaftRequest) error {
+	payload, err := proto.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode change of users: %w", err)
+	}
+	_, err = c.send(ctx, kindUsers, payload)
+	return err
+}
+
+// Login has a simple token made of prefix for a user whose password was right.
+func (c *Cluster) Login(ctx context.Context, user, prefix string) (token string, err error) {
+	payload, err := json.Marshal(login{user, prefix})
+	if err != nil {
+		return "", fmt.Errorf("encode login: %w", err)
+	}
+	result, err := c.send(ctx, kindLogin, payload)
+	token, _ = result.(string)
+	return token, err
+}
+
+// propose puts a command through the system shard and returns what it found.
 func (c *Cluster) propose(ctx context.Context, k kind, command any) (bool, error) {
 	payload, err := json.Marshal(command)
 	if err != nil {
 		return false, fmt.Errorf("encode command: %w", err)
 	}
-	var found bool
+	result, err := c.send(ctx, k, payload)
+	found, _ := result.(bool)
+	return found, err
+}
+
+// send puts a command through the system shard and returns its result. It is sent
+// again while it certainly has not applied.
+func (c *Cluster) send(ctx context.Context, k kind, payload []byte) (result any, err error) {
 	err = c.retry(ctx, func(ctx context.Context) error {
-		result, err := c.replica.Propose(ctx, shard.Kind(k), payload)
-		found, _ = result.(bool)
+		result, err = c.replica.Propose(ctx, shard.Kind(k), payload)
 		return err
 	})
-	return found, err
+	return result, err
 }
 
 // confirmed returns once this node has proved that it leads the system shard.

@@ -8,18 +8,25 @@ import (
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
 // kind says what a command of the system shard is. The numbers are in the log for
-// ever; payloads are JSON.
+// ever; payloads are JSON but where it is said.
 type kind shard.Kind
 
 const (
 	kindBootstrap kind = 1
 	kindNode      kind = 2
 	kindAlarm     kind = 3
+	// kindUsers carries etcd's InternalRaftRequest with one change of users or roles
+	// and who sends it; kindLogin a login.
+	kindUsers kind = 4
+	kindLogin kind = 5
 )
 
 // bootstrap makes the cluster. The first that applies wins.
@@ -36,6 +43,12 @@ type alarm struct {
 	Raise bool `json:"raise"`
 }
 
+// login makes a simple token of a prefix for a user whose password was right.
+type login struct {
+	User   string `json:"user"`
+	Prefix string `json:"prefix"`
+}
+
 // errUnknownKind is returned for a command of a later version, which this one
 // must not skip.
 var errUnknownKind = errors.New("unknown kind of command: a newer version wrote it")
@@ -45,6 +58,8 @@ type Machine struct {
 	db     *pebble.DB
 	prefix []byte
 	state  atomic.Pointer[State]
+	// sessions hears of tokens that begin and end; nil where nobody listens.
+	sessions auth.Sessions
 }
 
 var _ shard.Machine = (*Machine)(nil)
@@ -58,6 +73,10 @@ func Open(db *pebble.DB, prefix []byte) (*Machine, error) {
 	}
 	return m, nil
 }
+
+// Follow makes sessions hear of the tokens that the commands from now on begin and
+// end. It is called before the replica starts.
+func (m *Machine) Follow(sessions auth.Sessions) { m.sessions = sessions }
 
 // State returns the newest state. It must not be changed.
 func (m *Machine) State() *State { return m.state.Load() }
@@ -86,6 +105,8 @@ type run struct {
 	out records
 	// next is the state so far, nil while nothing has changed.
 	next *State
+	// tokens are what sessions will hear, in order.
+	tokens []func(auth.Sessions)
 }
 
 func (r *run) current() *State {
@@ -103,8 +124,9 @@ func (r *run) change() *State {
 	return r.next
 }
 
-// Command applies one command. The system shard rejects nothing: a command that
-// no longer fits changes nothing, and its result says so.
+// Command applies one command. Of these, the system shard rejects only changes of
+// users and logins: any other command that no longer fits changes nothing, and its
+// result says so.
 func (r *run) Command(c shard.Command, _ bool) (result any, rejected, failed error) {
 	switch kind(c.Kind) {
 	case kindBootstrap:
@@ -125,6 +147,19 @@ func (r *run) Command(c shard.Command, _ bool) (result any, rejected, failed err
 			return nil, nil, fmt.Errorf("decode alarm: %w", err)
 		}
 		return r.alarm(p), nil, r.out.err
+	case kindUsers:
+		p := &pb.InternalRaftRequest{}
+		if err := proto.Unmarshal(c.Payload, p); err != nil {
+			return nil, nil, fmt.Errorf("decode change of users: %w", err)
+		}
+		return nil, r.users(p), r.out.err
+	case kindLogin:
+		var p login
+		if err := json.Unmarshal(c.Payload, &p); err != nil {
+			return nil, nil, fmt.Errorf("decode login: %w", err)
+		}
+		token, rejected := r.login(p)
+		return token, rejected, r.out.err
 	default:
 		return nil, nil, fmt.Errorf("%w: %d", errUnknownKind, c.Kind)
 	}
@@ -180,12 +215,62 @@ func (r *run) alarm(p alarm) bool {
 	return found
 }
 
+// users changes users and roles, or returns why not.
+func (r *run) users(p *pb.InternalRaftRequest) error {
+	now := r.current().Auth
+	next, effect, err := now.Apply(p)
+	if err != nil || next == now {
+		return err
+	}
+	r.change().Auth = next
+	r.out.set(settingsKey(), next.Settings)
+	for _, name := range effect.Users {
+		if u := next.Users[name]; u != nil {
+			r.out.set(userKey(name), u)
+		} else {
+			r.out.delete(userKey(name))
+		}
+	}
+	for _, name := range effect.Roles {
+		if role := next.Roles[name]; role != nil {
+			r.out.set(roleKey(name), role)
+		} else {
+			r.out.delete(roleKey(name))
+		}
+	}
+	if effect.Ended != "" {
+		r.tokens = append(r.tokens, func(s auth.Sessions) { s.End(effect.Ended) })
+	}
+	if effect.EndAll {
+		r.tokens = append(r.tokens, auth.Sessions.EndAll)
+	}
+	return nil
+}
+
+// login returns the token, or why there is none.
+func (r *run) login(p login) (token string, rejected error) {
+	next, token, err := r.current().Auth.Login(p.User, p.Prefix)
+	if err != nil {
+		return "", err
+	}
+	r.change().Auth = next
+	r.out.set(settingsKey(), next.Settings)
+	r.tokens = append(r.tokens, func(s auth.Sessions) { s.Begin(token, p.User) })
+	return token, nil
+}
+
 // Finish does nothing: every change is in the batch already.
 func (r *run) Finish() error { return r.out.err }
 
-// Publish shows the new state.
+// Publish shows the new state, then tells of the tokens.
 func (r *run) Publish() {
 	if r.next != nil {
 		r.m.state.Store(r.next)
+	}
+	if r.m.sessions == nil {
+		return
+	}
+	for _, tell := range r.tokens {
+		tell(r.m.sessions)
 	}
 }

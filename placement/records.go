@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/latchkey-db/latchkey/auth"
 )
 
 // The system shard's records lie below its replica's prefix under 's' and a
@@ -19,6 +21,10 @@ const (
 	shardTag   byte = 'h'
 	pieceTag   byte = 'p'
 	alarmTag   byte = 'a'
+
+	settingsTag byte = 'e'
+	roleTag     byte = 'r'
+	userTag     byte = 'u'
 )
 
 func clusterKey() []byte { return []byte{stateTag, clusterTag} }
@@ -37,6 +43,12 @@ func alarmKey(a AlarmRecord) []byte {
 	k := binary.BigEndian.AppendUint64([]byte{stateTag, alarmTag}, a.Member)
 	return binary.BigEndian.AppendUint32(k, uint32(a.Type))
 }
+
+func settingsKey() []byte { return []byte{stateTag, settingsTag} }
+
+func userKey(name string) []byte { return append([]byte{stateTag, userTag}, name...) }
+
+func roleKey(name string) []byte { return append([]byte{stateTag, roleTag}, name...) }
 
 // records writes changes into a batch and keeps the first error.
 type records struct {
@@ -65,12 +77,13 @@ func load(db *pebble.DB, prefix []byte) (s *State, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
-	s = &State{Nodes: make(map[uint64]NodeRecord), Shards: make(map[uint64]ShardRecord)}
+	s = &State{Nodes: make(map[uint64]NodeRecord), Shards: make(map[uint64]ShardRecord), Auth: auth.New()}
 	for it.First(); it.Valid(); it.Next() {
 		if err := s.take(it.Key()[len(low):], it.Value()); err != nil {
 			return nil, fmt.Errorf("record %q: %w", it.Key()[len(prefix):], err)
 		}
 	}
+	s.Auth.Index()
 	return s, it.Error()
 }
 
@@ -105,6 +118,18 @@ func (s *State) take(key, value []byte) error {
 		var a AlarmRecord
 		err := json.Unmarshal(value, &a)
 		s.Alarms = append(s.Alarms, a)
+		return err
+	case settingsTag:
+		return json.Unmarshal(value, &s.Auth.Settings)
+	case userTag:
+		u := &auth.User{}
+		err := json.Unmarshal(value, u)
+		s.Auth.Users[u.Name] = u
+		return err
+	case roleTag:
+		role := &auth.Role{}
+		err := json.Unmarshal(value, role)
+		s.Auth.Roles[role.Name] = role
 		return err
 	default:
 		return errBadRecord

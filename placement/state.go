@@ -6,6 +6,8 @@ import (
 	"sort"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/auth"
 )
 
 // State is everything that the system shard says, at one moment. It is
@@ -21,6 +23,8 @@ type State struct {
 	Map Map
 	// Alarms are raised, ordered by member and type.
 	Alarms []AlarmRecord
+	// Auth is the users and roles; never nil in a state that was loaded.
+	Auth *auth.State
 }
 
 // ClusterRecord is what concerns the cluster as a whole.
@@ -94,6 +98,7 @@ func (s *State) clone() *State {
 		Shards:  make(map[uint64]ShardRecord, len(s.Shards)),
 		Map:     slices.Clone(s.Map),
 		Alarms:  slices.Clone(s.Alarms),
+		Auth:    s.Auth,
 	}
 	for id, n := range s.Nodes {
 		c.Nodes[id] = n

@@ -25,15 +25,16 @@ var allowed = map[string][]string{
 	"e2e":          {"internal/etcdlog", "internal/invariant", "internal/node", "internal/config"},
 
 	"internal/node": {
-		"api", "lock", "router", "placement", "shard", "mvcc", "lease", "internal/config", "internal/compactor",
+		"api", "auth", "lock", "router", "placement", "shard", "mvcc", "lease", "internal/config", "internal/compactor",
 		"internal/datadir", "internal/invariant", "internal/keys", "internal/peer",
 	},
 
-	"api":       {"lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys"},
+	"api":       {"auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys"},
 	"lock":      {"router", "internal/invariant", "internal/keys"},
-	"router":    {"placement", "shard", "mvcc", "lease", "internal/invariant", "internal/keys"},
-	"placement": {"shard", "internal/invariant", "internal/keys"},
+	"router":    {"auth", "placement", "shard", "mvcc", "lease", "internal/invariant", "internal/keys"},
+	"placement": {"auth", "shard", "internal/invariant", "internal/keys"},
 	"shard":     {"mvcc", "lease", "internal/invariant", "internal/keys", "internal/walcheck"},
+	"auth":      {"internal/invariant", "internal/keys"},
 	"mvcc":      {"internal/invariant", "internal/keys"},
 	"lease":     {"internal/invariant", "internal/keys"},
 
