@@ -94,7 +94,7 @@ type Dir struct {
 
 // Open takes the directory into use, making it if there is none.
 func Open(c Config) (*Dir, error) {
-	if err := c.FS.MkdirAll(c.Path, 0o700); err != nil {
+	if err := makeDurably(c.FS, c.Path); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
 	lock, err := c.FS.Lock(c.FS.PathJoin(c.Path, lockFile))
@@ -106,6 +106,33 @@ func Open(c Config) (*Dir, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return d, nil
+}
+
+// makeDurably makes a directory, and those above it, such that they are there
+// after a power cut.
+func makeDurably(fsys vfs.FS, path string) error {
+	var parents []string
+	for dir := path; ; {
+		_, err := fsys.Stat(dir)
+		parent := fsys.PathDir(dir)
+		if err == nil || parent == dir {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		parents = append(parents, parent)
+		dir = parent
+	}
+	if err := fsys.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	for _, dir := range parents {
+		if err := syncDir(fsys, dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *Dir) open(c Config) error {
@@ -253,11 +280,11 @@ func (d *Dir) writeFile(dir, name string, content []byte) error {
 	if err := d.fs.Rename(path+".new", path); err != nil {
 		return err
 	}
-	return d.syncDir(dir)
+	return syncDir(d.fs, dir)
 }
 
-func (d *Dir) syncDir(path string) error {
-	f, err := d.fs.OpenDir(path)
+func syncDir(fsys vfs.FS, path string) error {
+	f, err := fsys.OpenDir(path)
 	if err != nil {
 		return err
 	}

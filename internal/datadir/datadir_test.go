@@ -134,6 +134,25 @@ func TestFirstStartCutAnywhere(t *testing.T) {
 	}
 }
 
+// The directory, and those above it that had to be made, are there after a power
+// cut.
+func TestDirectorySurvivesPowerCut(t *testing.T) {
+	for _, path := range []string{"data", "/data", "/var/lib/data"} {
+		fs := vfs.NewCrashableMem()
+		c := configOn(fs)
+		c.Path = path
+		d := open(t, c)
+		first := d.Identity()
+		c.FS = fs.CrashClone(vfs.CrashCloneCfg{})
+		closed(t, d)
+		d = open(t, c)
+		if d.Identity() != first {
+			t.Errorf("%s: identity became %+v, was %+v", path, d.Identity(), first)
+		}
+		closed(t, d)
+	}
+}
+
 var errCut = errors.New("power cut")
 
 // cutFS fails every change after a number of them.
