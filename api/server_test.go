@@ -210,8 +210,8 @@ func TestHealthService(t *testing.T) {
 
 func TestUnknownMethod(t *testing.T) {
 	r := start(t, nil)
-	err := r.conn.Invoke(t.Context(), "/v3lockpb.Lock/Lock", &pb.StatusRequest{}, &pb.StatusResponse{})
-	wantStatus(t, err, codes.Unimplemented, "unknown service v3lockpb.Lock")
+	err := r.conn.Invoke(t.Context(), "/etcdserverpb.Nothing/Nothing", &pb.StatusRequest{}, &pb.StatusResponse{})
+	wantStatus(t, err, codes.Unimplemented, "unknown service etcdserverpb.Nothing")
 }
 
 func TestConfigFaults(t *testing.T) {
