@@ -49,11 +49,11 @@ type process struct {
 }
 
 // newProcess starts a server on a free port and an empty directory.
-func newProcess(t testing.TB, args ...string) *process {
-	t.Helper()
-	p := &process{t: t, dir: filepath.Join(t.TempDir(), "data"), addr: freeAddr(t), args: args}
+func newProcess(tb testing.TB, args ...string) *process {
+	tb.Helper()
+	p := &process{t: tb, dir: filepath.Join(tb.TempDir(), "data"), addr: freeAddr(tb), args: args}
 	p.start()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if p.cmd != nil {
 			p.kill()
 		}
@@ -61,11 +61,11 @@ func newProcess(t testing.TB, args ...string) *process {
 	return p
 }
 
-func freeAddr(t testing.TB) string {
-	t.Helper()
+func freeAddr(tb testing.TB) string {
+	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer l.Close()
 	return l.Addr().String()
@@ -157,14 +157,14 @@ func (p *process) client() *clientv3.Client {
 	return dialClient(p.t, p.addr)
 }
 
-func dialClient(t testing.TB, addrs ...string) *clientv3.Client {
-	t.Helper()
+func dialClient(tb testing.TB, addrs ...string) *clientv3.Client {
+	tb.Helper()
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: addrs, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(fastReconnect)},
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return c
 }
