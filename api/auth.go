@@ -2,116 +2,288 @@ package api
 
 import (
 	"context"
+	"log/slog"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/auth"
 )
 
-// freshAuthRevision is the revision of an auth store that was never changed.
-const freshAuthRevision = 1
-
-var errNoAuth = unimplemented("latchkey: authentication is not available yet")
-
-// authService is etcd's Auth service on a server without users: authentication is
-// off and cannot be switched on.
+// authService is etcd's Auth service over Users.
 type authService struct {
 	pb.UnsafeAuthServer
 
+	users   Users
+	tokens  auth.Tokens
+	gate    *gate
 	headers headers
+	rules   *rules
+	// cost is what a password's hash costs.
+	cost int
+	log  *slog.Logger
 }
 
 var _ pb.AuthServer = (*authService)(nil)
 
-// AuthStatus says that authentication is off.
-func (s *authService) AuthStatus(context.Context, *pb.AuthStatusRequest) (*pb.AuthStatusResponse, error) {
-	return &pb.AuthStatusResponse{Header: s.headers.current(), AuthRevision: freshAuthRevision}, nil
+// change has users or roles changed for the caller. Whether the caller may is
+// judged where the change applies.
+func (s *authService) change(ctx context.Context, r *pb.InternalRaftRequest) (*pb.ResponseHeader, error) {
+	return checked(ctx, s.gate, needNothing, func(ctx context.Context) (*pb.ResponseHeader, error) {
+		id := auth.From(ctx)
+		r.Header = nil
+		if err := s.rules.entrySize(id, r); err != nil {
+			return nil, err
+		}
+		r.Header = &pb.RequestHeader{Username: id.User, AuthRevision: id.Revision}
+		if err := s.users.ChangeUsers(ctx, r); err != nil {
+			return nil, err
+		}
+		return s.headers.current(), nil
+	})
 }
 
-// Authenticate says that authentication is off.
-func (s *authService) Authenticate(context.Context, *pb.AuthenticateRequest) (*pb.AuthenticateResponse, error) {
-	return nil, errAuthNotEnabled
+// read answers from the newest users and roles. r is for the limit of size alone.
+func read[Response any](
+	ctx context.Context, s *authService, r *pb.InternalRaftRequest, answer func(*auth.State, auth.Identity) (Response, error),
+) (Response, error) {
+	return checked(ctx, s.gate, needNothing, func(ctx context.Context) (none Response, err error) {
+		id := auth.From(ctx)
+		if err := s.rules.entrySize(id, r); err != nil {
+			return none, err
+		}
+		users, err := s.users.ConfirmUsers(ctx)
+		if err != nil {
+			return none, err
+		}
+		return answer(users, id)
+	})
 }
 
-// AuthEnable is not available yet.
-func (s *authService) AuthEnable(context.Context, *pb.AuthEnableRequest) (*pb.AuthEnableResponse, error) {
-	return nil, errNoAuth
+// AuthEnable begins to check requests.
+func (s *authService) AuthEnable(ctx context.Context, r *pb.AuthEnableRequest) (*pb.AuthEnableResponse, error) {
+	header, err := s.change(ctx, &pb.InternalRaftRequest{AuthEnable: r})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AuthEnableResponse{Header: header}, nil
 }
 
-// AuthDisable is not available yet.
-func (s *authService) AuthDisable(context.Context, *pb.AuthDisableRequest) (*pb.AuthDisableResponse, error) {
-	return nil, errNoAuth
+// AuthDisable ceases to check requests.
+func (s *authService) AuthDisable(ctx context.Context, r *pb.AuthDisableRequest) (*pb.AuthDisableResponse, error) {
+	header, err := s.change(ctx, &pb.InternalRaftRequest{AuthDisable: r})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AuthDisableResponse{Header: header}, nil
 }
 
-// UserAdd is not available yet.
-func (s *authService) UserAdd(context.Context, *pb.AuthUserAddRequest) (*pb.AuthUserAddResponse, error) {
-	return nil, errNoAuth
+// AuthStatus tells whether requests are checked, to anyone.
+func (s *authService) AuthStatus(ctx context.Context, r *pb.AuthStatusRequest) (*pb.AuthStatusResponse, error) {
+	return read(ctx, s, &pb.InternalRaftRequest{AuthStatus: r},
+		func(users *auth.State, _ auth.Identity) (*pb.AuthStatusResponse, error) {
+			return &pb.AuthStatusResponse{
+				Header: s.headers.current(), Enabled: users.Enabled, AuthRevision: users.Revision,
+			}, nil
+		})
 }
 
-// UserGet is not available yet.
-func (s *authService) UserGet(context.Context, *pb.AuthUserGetRequest) (*pb.AuthUserGetResponse, error) {
-	return nil, errNoAuth
+// Authenticate gives a token for a password. The password must still have been the
+// right one when the token was there.
+func (s *authService) Authenticate(ctx context.Context, r *pb.AuthenticateRequest) (*pb.AuthenticateResponse, error) {
+	for {
+		users, err := s.users.ConfirmUsers(ctx)
+		if err != nil {
+			return nil, toStatus(err)
+		}
+		revision, err := users.Verify(r.GetName(), r.GetPassword())
+		if err != nil {
+			if users.Enabled {
+				s.log.LogAttrs(ctx, slog.LevelWarn, "authentication failed",
+					slog.String("user", r.GetName()), slog.Any("error", err))
+			}
+			return nil, toStatus(err)
+		}
+		token, err := s.tokens.Issue(ctx, r.GetName(), revision, s.users.Login)
+		if err != nil {
+			return nil, toStatus(err)
+		}
+		now, err := s.users.Users(ctx)
+		if err != nil {
+			return nil, toStatus(err)
+		}
+		if now.Revision == revision {
+			return &pb.AuthenticateResponse{Header: s.headers.current(), Token: token}, nil
+		}
+	}
 }
 
-// UserList is not available yet.
-func (s *authService) UserList(context.Context, *pb.AuthUserListRequest) (*pb.AuthUserListResponse, error) {
-	return nil, errNoAuth
+// hash returns the hash of a password for a caller who may set one.
+func (s *authService) hash(ctx context.Context, password string) (string, error) {
+	// The order is the one in which etcd finds the faults, without hashing for
+	// those who may not ask for it.
+	if err := auth.CheckPassword(password); err != nil {
+		return "", toStatus(err)
+	}
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return "", err
+	}
+	hash, err := auth.Hash(password, s.cost)
+	return hash, toStatus(err)
 }
 
-// UserDelete is not available yet.
-func (s *authService) UserDelete(context.Context, *pb.AuthUserDeleteRequest) (*pb.AuthUserDeleteResponse, error) {
-	return nil, errNoAuth
+// UserAdd adds a user.
+func (s *authService) UserAdd(ctx context.Context, r *pb.AuthUserAddRequest) (*pb.AuthUserAddResponse, error) {
+	add := &pb.AuthUserAddRequest{Name: r.GetName(), Options: r.GetOptions()}
+	if !r.GetOptions().GetNoPassword() {
+		var err error
+		if add.HashedPassword, err = s.hash(ctx, r.GetPassword()); err != nil {
+			return nil, err
+		}
+	}
+	header, err := s.change(ctx, &pb.InternalRaftRequest{AuthUserAdd: add})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AuthUserAddResponse{Header: header}, nil
 }
 
-// UserChangePassword is not available yet.
+// UserGet tells the roles of a user.
+func (s *authService) UserGet(ctx context.Context, r *pb.AuthUserGetRequest) (*pb.AuthUserGetResponse, error) {
+	return read(ctx, s, &pb.InternalRaftRequest{AuthUserGet: r},
+		func(users *auth.State, id auth.Identity) (*pb.AuthUserGetResponse, error) {
+			resp, err := users.UserGet(id, r)
+			if err != nil {
+				return nil, err
+			}
+			resp.Header = s.headers.current()
+			return resp, nil
+		})
+}
+
+// UserList lists the users.
+func (s *authService) UserList(ctx context.Context, r *pb.AuthUserListRequest) (*pb.AuthUserListResponse, error) {
+	return read(ctx, s, &pb.InternalRaftRequest{AuthUserList: r},
+		func(users *auth.State, id auth.Identity) (*pb.AuthUserListResponse, error) {
+			resp, err := users.UserList(id)
+			if err != nil {
+				return nil, err
+			}
+			resp.Header = s.headers.current()
+			return resp, nil
+		})
+}
+
+// UserDelete deletes a user.
+func (s *authService) UserDelete(ctx context.Context, r *pb.AuthUserDeleteRequest) (*pb.AuthUserDeleteResponse, error) {
+	header, err := s.change(ctx, &pb.InternalRaftRequest{AuthUserDelete: r})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AuthUserDeleteResponse{Header: header}, nil
+}
+
+// UserChangePassword gives a user another password, or a hash that the client made.
 func (s *authService) UserChangePassword(
-	context.Context, *pb.AuthUserChangePasswordRequest,
+	ctx context.Context, r *pb.AuthUserChangePasswordRequest,
 ) (*pb.AuthUserChangePasswordResponse, error) {
-	return nil, errNoAuth
+	change := &pb.AuthUserChangePasswordRequest{Name: r.GetName(), HashedPassword: r.GetHashedPassword()}
+	if r.GetPassword() != "" {
+		var err error
+		if change.HashedPassword, err = s.hash(ctx, r.GetPassword()); err != nil {
+			return nil, err
+		}
+	}
+	header, err := s.change(ctx, &pb.InternalRaftRequest{AuthUserChangePassword: change})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AuthUserChangePasswordResponse{Header: header}, nil
 }
 
-// UserGrantRole is not available yet.
+// UserGrantRole gives a user a role.
 func (s *authService) UserGrantRole(
-	context.Context, *pb.AuthUserGrantRoleRequest,
+	ctx context.Context, r *pb.AuthUserGrantRoleRequest,
 ) (*pb.AuthUserGrantRoleResponse, error) {
-	return nil, errNoAuth
+	header, err := s.change(ctx, &pb.InternalRaftRequest{AuthUserGrantRole: r})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AuthUserGrantRoleResponse{Header: header}, nil
 }
 
-// UserRevokeRole is not available yet.
+// UserRevokeRole takes a role from a user.
 func (s *authService) UserRevokeRole(
-	context.Context, *pb.AuthUserRevokeRoleRequest,
+	ctx context.Context, r *pb.AuthUserRevokeRoleRequest,
 ) (*pb.AuthUserRevokeRoleResponse, error) {
-	return nil, errNoAuth
+	header, err := s.change(ctx, &pb.InternalRaftRequest{AuthUserRevokeRole: r})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AuthUserRevokeRoleResponse{Header: header}, nil
 }
 
-// RoleAdd is not available yet.
-func (s *authService) RoleAdd(context.Context, *pb.AuthRoleAddRequest) (*pb.AuthRoleAddResponse, error) {
-	return nil, errNoAuth
+// RoleAdd adds a role.
+func (s *authService) RoleAdd(ctx context.Context, r *pb.AuthRoleAddRequest) (*pb.AuthRoleAddResponse, error) {
+	header, err := s.change(ctx, &pb.InternalRaftRequest{AuthRoleAdd: r})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AuthRoleAddResponse{Header: header}, nil
 }
 
-// RoleGet is not available yet.
-func (s *authService) RoleGet(context.Context, *pb.AuthRoleGetRequest) (*pb.AuthRoleGetResponse, error) {
-	return nil, errNoAuth
+// RoleGet tells the permissions of a role.
+func (s *authService) RoleGet(ctx context.Context, r *pb.AuthRoleGetRequest) (*pb.AuthRoleGetResponse, error) {
+	return read(ctx, s, &pb.InternalRaftRequest{AuthRoleGet: r},
+		func(users *auth.State, id auth.Identity) (*pb.AuthRoleGetResponse, error) {
+			resp, err := users.RoleGet(id, r)
+			if err != nil {
+				return nil, err
+			}
+			resp.Header = s.headers.current()
+			return resp, nil
+		})
 }
 
-// RoleList is not available yet.
-func (s *authService) RoleList(context.Context, *pb.AuthRoleListRequest) (*pb.AuthRoleListResponse, error) {
-	return nil, errNoAuth
+// RoleList lists the roles.
+func (s *authService) RoleList(ctx context.Context, r *pb.AuthRoleListRequest) (*pb.AuthRoleListResponse, error) {
+	return read(ctx, s, &pb.InternalRaftRequest{AuthRoleList: r},
+		func(users *auth.State, id auth.Identity) (*pb.AuthRoleListResponse, error) {
+			resp, err := users.RoleList(id)
+			if err != nil {
+				return nil, err
+			}
+			resp.Header = s.headers.current()
+			return resp, nil
+		})
 }
 
-// RoleDelete is not available yet.
-func (s *authService) RoleDelete(context.Context, *pb.AuthRoleDeleteRequest) (*pb.AuthRoleDeleteResponse, error) {
-	return nil, errNoAuth
+// RoleDelete deletes a role and takes it from all users.
+func (s *authService) RoleDelete(ctx context.Context, r *pb.AuthRoleDeleteRequest) (*pb.AuthRoleDeleteResponse, error) {
+	header, err := s.change(ctx, &pb.InternalRaftRequest{AuthRoleDelete: r})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AuthRoleDeleteResponse{Header: header}, nil
 }
 
-// RoleGrantPermission is not available yet.
+// RoleGrantPermission gives a role a right to a range.
 func (s *authService) RoleGrantPermission(
-	context.Context, *pb.AuthRoleGrantPermissionRequest,
+	ctx context.Context, r *pb.AuthRoleGrantPermissionRequest,
 ) (*pb.AuthRoleGrantPermissionResponse, error) {
-	return nil, errNoAuth
+	header, err := s.change(ctx, &pb.InternalRaftRequest{AuthRoleGrantPermission: r})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AuthRoleGrantPermissionResponse{Header: header}, nil
 }
 
-// RoleRevokePermission is not available yet.
+// RoleRevokePermission takes the rights to a range from a role.
 func (s *authService) RoleRevokePermission(
-	context.Context, *pb.AuthRoleRevokePermissionRequest,
+	ctx context.Context, r *pb.AuthRoleRevokePermissionRequest,
 ) (*pb.AuthRoleRevokePermissionResponse, error) {
-	return nil, errNoAuth
+	header, err := s.change(ctx, &pb.InternalRaftRequest{AuthRoleRevokePermission: r})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AuthRoleRevokePermissionResponse{Header: header}, nil
 }

@@ -6,11 +6,12 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
 
 // Store is the keyspace as the KV service sees it. The router implements it.
-// Requests have passed validation. Response headers carry the revision alone;
+// Requests have passed validation; the context says whose they are. Response headers carry the revision alone;
 // the services add cluster, member and term. An error is a sentinel of a lower
 // package or the context's; errors.go turns it into etcd's code and text.
 type Store interface {
@@ -64,6 +65,19 @@ type WatchGroup interface {
 	// nor one with a future start is in its way.
 	ProgressOf(id int64) (rev int64, ok bool)
 	Close()
+}
+
+// Users is the users and roles as the services see them. The router implements it.
+type Users interface {
+	// Users returns those that this node knows. Once they have been returned, no
+	// request passes any more that was checked against older ones.
+	Users(ctx context.Context) (*auth.State, error)
+	// ConfirmUsers returns the newest.
+	ConfirmUsers(ctx context.Context) (*auth.State, error)
+	// ChangeUsers makes one change, as the sender in r's header.
+	ChangeUsers(ctx context.Context, r *pb.InternalRaftRequest) error
+	// Login has a simple token made of prefix for a user whose password was right.
+	Login(ctx context.Context, user, prefix string) (token string, err error)
 }
 
 // Cluster is what the services tell of the nodes. Placement implements it.

@@ -13,7 +13,7 @@ import (
 func BenchmarkHandler(b *testing.B) {
 	n := newNode(b)
 	h := headers{cluster: n, revision: n.Revision}
-	kv := &kvService{store: n, headers: h, rules: testRules(), admit: &admission{cluster: n, size: n.DBSize, quota: DefaultQuotaBytes}}
+	kv := &kvService{store: n, headers: h, rules: testRules(), admit: &admission{cluster: n, size: n.DBSize, quota: DefaultQuotaBytes}, gate: n.gate()}
 	ctx := context.Background()
 	put := &pb.PutRequest{Key: []byte("key"), Value: make([]byte, 256)}
 	if _, err := kv.Put(ctx, put); err != nil {

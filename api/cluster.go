@@ -17,6 +17,7 @@ type clusterService struct {
 
 	cluster Cluster
 	headers headers
+	gate    *gate
 }
 
 var _ pb.ClusterServer = (*clusterService)(nil)
@@ -31,6 +32,9 @@ func (s *clusterService) MemberList(ctx context.Context, r *pb.MemberListRequest
 	if err != nil {
 		return nil, toStatus(err)
 	}
+	if err := s.gate.require(ctx, needUser); err != nil {
+		return nil, err
+	}
 	return &pb.MemberListResponse{Header: s.headers.of(0), Members: members}, nil
 }
 
@@ -39,6 +43,9 @@ func (s *clusterService) MemberAdd(ctx context.Context, r *pb.MemberAddRequest) 
 	urls, err := types.NewURLs(r.GetPeerURLs())
 	if err != nil {
 		return nil, errMemberBadURLs
+	}
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return nil, err
 	}
 	members, err := s.cluster.Members(ctx, true)
 	if err != nil {
@@ -56,6 +63,9 @@ func (s *clusterService) MemberAdd(ctx context.Context, r *pb.MemberAddRequest) 
 func (s *clusterService) MemberRemove(
 	ctx context.Context, r *pb.MemberRemoveRequest,
 ) (*pb.MemberRemoveResponse, error) {
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return nil, err
+	}
 	members, err := s.cluster.Members(ctx, true)
 	if err != nil {
 		return nil, toStatus(err)
@@ -83,6 +93,9 @@ func (s *clusterService) MemberRemove(
 func (s *clusterService) MemberUpdate(
 	ctx context.Context, r *pb.MemberUpdateRequest,
 ) (*pb.MemberUpdateResponse, error) {
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return nil, err
+	}
 	members, err := s.cluster.Members(ctx, true)
 	if err != nil {
 		return nil, toStatus(err)
@@ -102,6 +115,9 @@ func (s *clusterService) MemberUpdate(
 func (s *clusterService) MemberPromote(
 	ctx context.Context, r *pb.MemberPromoteRequest,
 ) (*pb.MemberPromoteResponse, error) {
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return nil, err
+	}
 	members, err := s.cluster.Members(ctx, true)
 	if err != nil {
 		return nil, toStatus(err)

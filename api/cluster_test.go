@@ -64,22 +64,3 @@ func TestMembersOfMany(t *testing.T) {
 	_, err = r.cluster.MemberPromote(ctx, &pb.MemberPromoteRequest{ID: 4})
 	wantStatus(t, err, codes.Unimplemented, fixedMembers)
 }
-
-func TestAuth(t *testing.T) {
-	r := start(t, nil)
-	status, err := r.auth.AuthStatus(t.Context(), &pb.AuthStatusRequest{})
-	check(t, err)
-	diff(t, &pb.AuthStatusResponse{Header: header(1), AuthRevision: 1}, status)
-	_, err = r.auth.Authenticate(t.Context(), &pb.AuthenticateRequest{Name: "root", Password: "x"})
-	wantStatus(t, err, codes.FailedPrecondition, "etcdserver: authentication is not enabled")
-
-	// Every other call of the service says that it is not there.
-	for _, m := range pb.Auth_ServiceDesc.Methods {
-		if m.MethodName == "AuthStatus" || m.MethodName == "Authenticate" {
-			continue
-		}
-		// All requests of the service may be empty, and so all look alike.
-		err := r.conn.Invoke(t.Context(), "/etcdserverpb.Auth/"+m.MethodName, &pb.AuthStatusRequest{}, &pb.AuthStatusResponse{})
-		wantStatus(t, err, codes.Unimplemented, "latchkey: authentication is not available yet")
-	}
-}

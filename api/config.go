@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/latchkey-db/latchkey/auth"
 )
 
 // The values in force where Config leaves them at zero, etcd's.
@@ -39,6 +41,15 @@ type Config struct {
 	Watches     Watches
 	Cluster     Cluster
 	Maintenance Maintenance
+	Users       Users
+
+	// Tokens issues and knows the tokens of users. Required.
+	Tokens auth.Tokens
+	// BcryptCost is what a password's hash costs. Zero: auth.DefaultCost.
+	BcryptCost int
+	// CertificateUsers is set where the common name of a client's verified
+	// certificate is a user's name.
+	CertificateUsers bool
 
 	// Log receives what an operator should know. Required.
 	Log *slog.Logger
@@ -78,6 +89,12 @@ type Config struct {
 	// PingTimeout how long its answer is waited for.
 	PingInterval, PingTimeout time.Duration
 
+	// DisableGateway leaves out the JSON API under /v3.
+	DisableGateway bool
+	// AllowedOrigins are the origins whose pages may read HTTP answers, and
+	// AllowedHosts the host names that HTTP requests without TLS may ask for. None
+	// at all, or "*" among them, stands for all.
+	AllowedOrigins, AllowedHosts []string
 	// EnablePprof serves /debug/pprof.
 	EnablePprof bool
 	// ExtensiveMetrics adds histograms of the time that calls take.
@@ -90,6 +107,7 @@ func (c Config) withDefaults() (Config, error) {
 	if err := c.validate(); err != nil {
 		return Config{}, err
 	}
+	setDefault(&c.BcryptCost, auth.DefaultCost)
 	setDefault(&c.MaxTxnOps, DefaultMaxTxnOps)
 	setDefault(&c.MaxRequestBytes, DefaultMaxRequestBytes)
 	setDefault(&c.MaxConcurrentStreams, math.MaxUint32)
@@ -116,6 +134,7 @@ func (c Config) validate() error {
 	for name, missing := range map[string]bool{
 		"Store": c.Store == nil, "Leases": c.Leases == nil, "Watches": c.Watches == nil,
 		"Cluster": c.Cluster == nil, "Maintenance": c.Maintenance == nil,
+		"Users": c.Users == nil, "Tokens": c.Tokens == nil,
 		"Log": c.Log == nil, "Metrics": c.Metrics == nil,
 	} {
 		if missing {

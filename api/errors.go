@@ -9,8 +9,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
@@ -34,7 +36,6 @@ var (
 	errStopped                 = rpctypes.ErrGRPCStopped
 	errWatchCanceled           = rpctypes.ErrGRPCWatchCanceled
 	errBadLeaderTransferee     = rpctypes.ErrGRPCBadLeaderTransferee
-	errAuthNotEnabled          = rpctypes.ErrGRPCAuthNotEnabled
 	errMemberBadURLs           = rpctypes.ErrGRPCMemberBadURLs
 	errMemberNotFound          = rpctypes.ErrGRPCMemberNotFound
 	errMemberNotLearner        = rpctypes.ErrGRPCMemberNotLearner
@@ -78,6 +79,25 @@ var sentinels = []struct{ is, wire error }{
 	{lease.ErrNotFound, rpctypes.ErrGRPCLeaseNotFound},
 	{lease.ErrExists, rpctypes.ErrGRPCLeaseExist},
 
+	{auth.ErrRootUserNotExist, rpctypes.ErrGRPCRootUserNotExist},
+	{auth.ErrRootRoleNotExist, rpctypes.ErrGRPCRootRoleNotExist},
+	{auth.ErrUserAlreadyExist, rpctypes.ErrGRPCUserAlreadyExist},
+	{auth.ErrUserEmpty, rpctypes.ErrGRPCUserEmpty},
+	{auth.ErrUserNotFound, rpctypes.ErrGRPCUserNotFound},
+	{auth.ErrRoleAlreadyExist, rpctypes.ErrGRPCRoleAlreadyExist},
+	{auth.ErrRoleNotFound, rpctypes.ErrGRPCRoleNotFound},
+	{auth.ErrRoleEmpty, rpctypes.ErrGRPCRoleEmpty},
+	{auth.ErrFailed, rpctypes.ErrGRPCAuthFailed},
+	{auth.ErrPermissionNotGiven, rpctypes.ErrGRPCPermissionNotGiven},
+	{auth.ErrPermissionDenied, rpctypes.ErrGRPCPermissionDenied},
+	{auth.ErrRoleNotGranted, rpctypes.ErrGRPCRoleNotGranted},
+	{auth.ErrPermissionNotGranted, rpctypes.ErrGRPCPermissionNotGranted},
+	{auth.ErrNotEnabled, rpctypes.ErrGRPCAuthNotEnabled},
+	{auth.ErrInvalidToken, rpctypes.ErrGRPCInvalidAuthToken},
+	{auth.ErrInvalidManagement, rpctypes.ErrGRPCInvalidAuthMgmt},
+	{auth.ErrOldRevision, rpctypes.ErrGRPCAuthOldRevision},
+	{router.ErrOutdated, rpctypes.ErrGRPCAuthOldRevision},
+
 	{shard.ErrTimeout, rpctypes.ErrGRPCTimeout},
 	{shard.ErrNoLeader, rpctypes.ErrGRPCNoLeader},
 	{shard.ErrStopped, rpctypes.ErrGRPCStopped},
@@ -117,6 +137,11 @@ func endOf(ctx context.Context) error {
 // unimplemented is the answer of a call that this server knows but cannot serve.
 func unimplemented(reason string) error {
 	return status.Error(codes.Unimplemented, reason)
+}
+
+// invalid is the answer to a request of the JSON API that can't be read.
+func invalid(reason string) error {
+	return status.Error(codes.InvalidArgument, reason)
 }
 
 // unknown is an error that etcd sends without a code of its own.

@@ -73,7 +73,6 @@ func TestOwnStatuses(t *testing.T) {
 		{errStopped, codes.Unavailable, "etcdserver: server stopped"},
 		{errWatchCanceled, codes.Canceled, "etcdserver: watch canceled"},
 		{errBadLeaderTransferee, codes.FailedPrecondition, "etcdserver: bad leader transferee"},
-		{errAuthNotEnabled, codes.FailedPrecondition, "etcdserver: authentication is not enabled"},
 		{errMemberBadURLs, codes.InvalidArgument, "etcdserver: given member URLs are invalid"},
 		{errMemberNotFound, codes.NotFound, "etcdserver: member not found"},
 		{errMemberNotLearner, codes.FailedPrecondition, "etcdserver: can only promote a learner member"},

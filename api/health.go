@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/auth"
 )
 
 // healthChecks serves /health, /livez and /readyz.
@@ -129,7 +131,7 @@ func (h *healthChecks) fault(ctx context.Context, excluded []string, serializabl
 
 // read proves that the store can be read, a serializable read on this node alone.
 func (h *healthChecks) read(ctx context.Context, serializable bool) error {
-	_, err := h.store.Range(ctx, &pb.RangeRequest{
+	_, err := h.store.Range(auth.With(ctx, auth.Server), &pb.RangeRequest{
 		Key: []byte{0}, KeysOnly: true, Limit: 1, Serializable: serializable,
 	})
 	if err != nil {

@@ -140,12 +140,15 @@ func (k *keepAlive) serve(ctx context.Context, first renewal) {
 // renew renews one lease and answers. A lease that is not there gets the time to
 // live 0.
 func (k *keepAlive) renew(ctx context.Context, r renewal) error {
-	resp, err := k.service.leases.LeaseRenew(ctx, r.id)
-	if errors.Is(err, lease.ErrNotFound) {
-		resp, err = &pb.LeaseKeepAliveResponse{ID: r.id}, nil
-	}
+	resp, err := checked(ctx, k.service.gate, needUser, func(ctx context.Context) (*pb.LeaseKeepAliveResponse, error) {
+		resp, err := k.service.leases.LeaseRenew(ctx, r.id)
+		if errors.Is(err, lease.ErrNotFound) {
+			return &pb.LeaseKeepAliveResponse{ID: r.id}, nil
+		}
+		return resp, err
+	})
 	if err != nil {
-		return toStatus(err)
+		return err
 	}
 	resp.Header = r.header
 

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // kvService is etcd's KV service over a Store.
@@ -14,6 +15,7 @@ type kvService struct {
 	headers headers
 	rules   *rules
 	admit   *admission
+	gate    *gate
 }
 
 var _ pb.KVServer = (*kvService)(nil)
@@ -23,12 +25,11 @@ func (s *kvService) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRes
 	if err := checkRange(r); err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, toStatus(err)
-	}
-	resp, err := s.store.Range(ctx, r)
+	resp, err := checked(ctx, s.gate, needNothing, func(ctx context.Context) (*pb.RangeResponse, error) {
+		return s.store.Range(ctx, r)
+	})
 	if err != nil {
-		return nil, toStatus(err)
+		return nil, err
 	}
 	resp.Header = s.headers.fill(resp.Header)
 	return resp, nil
@@ -44,16 +45,18 @@ func (s *kvService) RangeStream(r *pb.RangeRequest, stream pb.KV_RangeStreamServ
 	if ctx.Err() != nil {
 		return endOf(ctx)
 	}
-	err := s.store.RangeStream(ctx, r, s.rules.maxRequestBytes, func(chunk *pb.RangeResponse) error {
-		if chunk.Header != nil {
-			chunk.Header = s.headers.fill(chunk.Header)
-		}
-		return stream.Send(&pb.RangeStreamResponse{RangeResponse: chunk})
+	_, err := checked(ctx, s.gate, needNothing, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.store.RangeStream(ctx, r, s.rules.maxRequestBytes, func(chunk *pb.RangeResponse) error {
+			if chunk.Header != nil {
+				chunk.Header = s.headers.fill(chunk.Header)
+			}
+			return stream.Send(&pb.RangeStreamResponse{RangeResponse: chunk})
+		})
 	})
 	if err != nil && ctx.Err() != nil {
 		return endOf(ctx)
 	}
-	return toStatus(err)
+	return err
 }
 
 // Put writes one key.
@@ -61,15 +64,17 @@ func (s *kvService) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse,
 	if err := s.admit.reserve(ctx, costPut(r)); err != nil {
 		return nil, err
 	}
-	if err := s.rules.put(r); err != nil {
+	if err := checkPut(r); err != nil {
 		return nil, err
 	}
-	if err := s.admit.write(ctx, true); err != nil {
-		return nil, err
-	}
-	resp, err := s.store.Put(ctx, r)
+	resp, err := checked(ctx, s.gate, needNothing, func(ctx context.Context) (*pb.PutResponse, error) {
+		if err := s.mayWrite(ctx, r, true); err != nil {
+			return nil, err
+		}
+		return s.store.Put(ctx, r)
+	})
 	if err != nil {
-		return nil, toStatus(err)
+		return nil, err
 	}
 	resp.Header = s.headers.fill(resp.Header)
 	return resp, nil
@@ -77,15 +82,17 @@ func (s *kvService) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse,
 
 // DeleteRange deletes the keys of a range at one revision.
 func (s *kvService) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
-	if err := s.rules.deleteRange(r); err != nil {
+	if err := checkDeleteRange(r); err != nil {
 		return nil, err
 	}
-	if err := s.admit.write(ctx, false); err != nil {
-		return nil, err
-	}
-	resp, err := s.store.DeleteRange(ctx, r)
+	resp, err := checked(ctx, s.gate, needNothing, func(ctx context.Context) (*pb.DeleteRangeResponse, error) {
+		if err := s.mayWrite(ctx, r, false); err != nil {
+			return nil, err
+		}
+		return s.store.DeleteRange(ctx, r)
+	})
 	if err != nil {
-		return nil, toStatus(err)
+		return nil, err
 	}
 	resp.Header = s.headers.fill(resp.Header)
 	return resp, nil
@@ -97,20 +104,20 @@ func (s *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 	if err := s.admit.reserve(ctx, cost); err != nil {
 		return nil, err
 	}
+	if err := s.rules.txn(r); err != nil {
+		return nil, err
+	}
 	readOnly := isReadOnly(r)
-	if err := s.rules.txn(r, readOnly); err != nil {
-		return nil, err
-	}
-	if readOnly {
-		if err := ctx.Err(); err != nil {
-			return nil, toStatus(err)
+	resp, err := checked(ctx, s.gate, needNothing, func(ctx context.Context) (*pb.TxnResponse, error) {
+		if !readOnly {
+			if err := s.mayWrite(ctx, r, cost > 0); err != nil {
+				return nil, err
+			}
 		}
-	} else if err := s.admit.write(ctx, cost > 0); err != nil {
-		return nil, err
-	}
-	resp, err := s.store.Txn(ctx, r)
+		return s.store.Txn(ctx, r)
+	})
 	if err != nil {
-		return nil, toStatus(err)
+		return nil, err
 	}
 	resp.Header = s.headers.fill(resp.Header)
 	return resp, nil
@@ -118,16 +125,23 @@ func (s *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 
 // Compact forgets history up to a revision.
 func (s *kvService) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
-	if err := s.rules.size(r); err != nil {
-		return nil, err
-	}
-	if err := s.admit.write(ctx, false); err != nil {
-		return nil, err
-	}
-	resp, err := s.store.Compact(ctx, r)
+	resp, err := checked(ctx, s.gate, needRoot, func(ctx context.Context) (*pb.CompactionResponse, error) {
+		if err := s.mayWrite(ctx, r, false); err != nil {
+			return nil, err
+		}
+		return s.store.Compact(ctx, r)
+	})
 	if err != nil {
-		return nil, toStatus(err)
+		return nil, err
 	}
 	resp.Header = s.headers.fill(resp.Header)
 	return resp, nil
+}
+
+// mayWrite refuses a write that is too large for the log, or that an alarm forbids.
+func (s *kvService) mayWrite(ctx context.Context, r proto.Message, grows bool) error {
+	if err := s.rules.size(ctx, r); err != nil {
+		return err
+	}
+	return s.admit.write(ctx, grows)
 }

@@ -76,8 +76,8 @@ func TestEndedContext(t *testing.T) {
 	cancel()
 	ru, admit := testRules(), &admission{cluster: n, size: n.DBSize, quota: DefaultQuotaBytes}
 	h := headers{cluster: n, revision: n.Revision}
-	kv := &kvService{store: n, headers: h, rules: ru, admit: admit}
-	le := &leaseService{leases: n, headers: h, rules: ru, admit: admit}
+	kv := &kvService{store: n, headers: h, rules: ru, admit: admit, gate: n.gate()}
+	le := &leaseService{leases: n, headers: h, rules: ru, admit: admit, gate: n.gate()}
 	key := []byte("k")
 	for name, call := range map[string]func() error{
 		"Range":       func() error { _, err := kv.Range(ctx, &pb.RangeRequest{Key: key}); return err },

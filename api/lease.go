@@ -18,6 +18,7 @@ type leaseService struct {
 	rules   *rules
 	admit   *admission
 	streams *streams
+	gate    *gate
 }
 
 var _ pb.LeaseServer = (*leaseService)(nil)
@@ -27,21 +28,23 @@ func (s *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 	if err := s.admit.reserve(ctx, leaseOverhead); err != nil {
 		return nil, err
 	}
-	if err := s.rules.size(r); err != nil {
-		return nil, err
-	}
-	if err := s.admit.write(ctx, true); err != nil {
-		return nil, err
-	}
-	if r.GetTTL() > maxLeaseTTL {
-		return nil, errLeaseTTLTooLarge
-	}
-	resp, err := s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{
-		ID:  r.GetID(),
-		TTL: max(r.GetTTL(), s.rules.minLeaseTTL),
+	resp, err := checked(ctx, s.gate, needUser, func(ctx context.Context) (*pb.LeaseGrantResponse, error) {
+		if err := s.rules.size(ctx, r); err != nil {
+			return nil, err
+		}
+		if err := s.admit.write(ctx, true); err != nil {
+			return nil, err
+		}
+		if r.GetTTL() > maxLeaseTTL {
+			return nil, errLeaseTTLTooLarge
+		}
+		return s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{
+			ID:  r.GetID(),
+			TTL: max(r.GetTTL(), s.rules.minLeaseTTL),
+		})
 	})
 	if err != nil {
-		return nil, toStatus(err)
+		return nil, err
 	}
 	resp.Header = s.headers.fill(resp.Header)
 	return resp, nil
@@ -49,15 +52,17 @@ func (s *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 
 // LeaseRevoke ends a lease and deletes its keys.
 func (s *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
-	if err := s.rules.size(r); err != nil {
-		return nil, err
-	}
-	if err := s.admit.write(ctx, false); err != nil {
-		return nil, err
-	}
-	resp, err := s.leases.LeaseRevoke(ctx, r)
+	resp, err := checked(ctx, s.gate, needUser, func(ctx context.Context) (*pb.LeaseRevokeResponse, error) {
+		if err := s.rules.size(ctx, r); err != nil {
+			return nil, err
+		}
+		if err := s.admit.write(ctx, false); err != nil {
+			return nil, err
+		}
+		return s.leases.LeaseRevoke(ctx, r)
+	})
 	if err != nil {
-		return nil, toStatus(err)
+		return nil, err
 	}
 	resp.Header = s.headers.fill(resp.Header)
 	return resp, nil
@@ -68,15 +73,15 @@ func (s *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest
 func (s *leaseService) LeaseTimeToLive(
 	ctx context.Context, r *pb.LeaseTimeToLiveRequest,
 ) (*pb.LeaseTimeToLiveResponse, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, toStatus(err)
-	}
-	resp, err := s.leases.LeaseTimeToLive(ctx, r)
-	if errors.Is(err, lease.ErrNotFound) {
-		resp, err = &pb.LeaseTimeToLiveResponse{ID: r.GetID(), TTL: -1}, nil
-	}
+	resp, err := checked(ctx, s.gate, needUser, func(ctx context.Context) (*pb.LeaseTimeToLiveResponse, error) {
+		resp, err := s.leases.LeaseTimeToLive(ctx, r)
+		if errors.Is(err, lease.ErrNotFound) {
+			return &pb.LeaseTimeToLiveResponse{ID: r.GetID(), TTL: -1}, nil
+		}
+		return resp, err
+	})
 	if err != nil {
-		return nil, toStatus(err)
+		return nil, err
 	}
 	resp.Header = s.headers.fill(resp.Header)
 	return resp, nil
@@ -84,12 +89,11 @@ func (s *leaseService) LeaseTimeToLive(
 
 // LeaseLeases lists the leases.
 func (s *leaseService) LeaseLeases(ctx context.Context, r *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, toStatus(err)
-	}
-	resp, err := s.leases.LeaseLeases(ctx, r)
+	resp, err := checked(ctx, s.gate, needUser, func(ctx context.Context) (*pb.LeaseLeasesResponse, error) {
+		return s.leases.LeaseLeases(ctx, r)
+	})
 	if err != nil {
-		return nil, toStatus(err)
+		return nil, err
 	}
 	resp.Header = s.headers.fill(resp.Header)
 	return resp, nil

@@ -34,6 +34,7 @@ type maintenanceService struct {
 	node    Maintenance
 	cluster Cluster
 	headers headers
+	gate    *gate
 	// quota is what Status shows: the quota in force, negative for none.
 	quota int64
 	// spool is the directory in which a backup waits to be sent.
@@ -46,6 +47,9 @@ var _ pb.MaintenanceServer = (*maintenanceService)(nil)
 func (s *maintenanceService) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusResponse, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, toStatus(err)
+	}
+	if err := s.gate.require(ctx, needUser); err != nil {
+		return nil, err
 	}
 	node := s.node.Status()
 	resp := &pb.StatusResponse{
@@ -76,6 +80,13 @@ func (s *maintenanceService) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb
 	if err := ctx.Err(); err != nil {
 		return nil, toStatus(err)
 	}
+	needs := needRoot
+	if r.GetAction() == pb.AlarmRequest_GET {
+		needs = needUser
+	}
+	if err := s.gate.require(ctx, needs); err != nil {
+		return nil, err
+	}
 	var alarms []*pb.AlarmMember
 	var err error
 	switch r.GetAction() {
@@ -104,6 +115,9 @@ func (s *maintenanceService) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb
 
 // Hash hashes the whole state of this node.
 func (s *maintenanceService) Hash(ctx context.Context, _ *pb.HashRequest) (*pb.HashResponse, error) {
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return nil, err
+	}
 	hash, err := s.node.Hash(ctx)
 	if err != nil {
 		return nil, toStatus(err)
@@ -113,6 +127,9 @@ func (s *maintenanceService) Hash(ctx context.Context, _ *pb.HashRequest) (*pb.H
 
 // HashKV hashes the keyspace's history up to a revision.
 func (s *maintenanceService) HashKV(ctx context.Context, r *pb.HashKVRequest) (*pb.HashKVResponse, error) {
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return nil, err
+	}
 	resp, err := s.node.HashKV(ctx, r.GetRevision())
 	if err != nil {
 		return nil, toStatus(err)
@@ -124,6 +141,9 @@ func (s *maintenanceService) HashKV(ctx context.Context, r *pb.HashKVRequest) (*
 // Defragment gives room of removed versions back to the disk. Its answer has no
 // header.
 func (s *maintenanceService) Defragment(ctx context.Context, _ *pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return nil, err
+	}
 	if err := s.node.Defragment(ctx); err != nil {
 		return nil, toStatus(err)
 	}
@@ -133,6 +153,9 @@ func (s *maintenanceService) Defragment(ctx context.Context, _ *pb.DefragmentReq
 // MoveLeader makes another node lead. Where that node leads already there is
 // nothing to do. Its answer has no header.
 func (s *maintenanceService) MoveLeader(ctx context.Context, r *pb.MoveLeaderRequest) (*pb.MoveLeaderResponse, error) {
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return nil, err
+	}
 	leader := s.cluster.Leader()
 	if leader != s.cluster.MemberID() {
 		return nil, errNotLeader
@@ -154,7 +177,10 @@ func (s *maintenanceService) MoveLeader(ctx context.Context, r *pb.MoveLeaderReq
 
 // Downgrade judges the version to go back to. Cancelling succeeds: no downgrade
 // is ever under way.
-func (s *maintenanceService) Downgrade(_ context.Context, r *pb.DowngradeRequest) (*pb.DowngradeResponse, error) {
+func (s *maintenanceService) Downgrade(ctx context.Context, r *pb.DowngradeRequest) (*pb.DowngradeResponse, error) {
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return nil, err
+	}
 	switch r.GetAction() {
 	case pb.DowngradeRequest_VALIDATE, pb.DowngradeRequest_ENABLE:
 		major, minor, ok := parseVersion(r.GetVersion())

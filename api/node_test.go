@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
@@ -60,6 +61,9 @@ type node struct {
 	before func(context.Context)
 	// backup is what WriteSnapshot writes.
 	backup []byte
+	// users are the users and roles, and tokens theirs.
+	users  *auth.State
+	tokens *auth.Simple
 	// calls counts the calls that reached the store or the leases.
 	calls atomic.Int64
 }
@@ -73,7 +77,7 @@ func newNode(tb testing.TB) *node {
 	check(tb, err)
 	table, err := lease.Open(db, []byte("r"))
 	check(tb, err)
-	n := &node{store: store, table: table, db: db, held: make(map[int64]chan struct{})}
+	n := &node{store: store, table: table, db: db, held: make(map[int64]chan struct{}), users: auth.New(), tokens: auth.NewSimple(0)}
 	n.leader.Store(testMember)
 	n.members = []*pb.Member{{ID: testMember, Name: "one", PeerURLs: []string{"http://127.0.0.1:2380"}}}
 	return n
@@ -247,6 +251,43 @@ func (n *node) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.L
 	return resp, nil
 }
 
+func (n *node) Users(context.Context) (*auth.State, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.users, nil
+}
+
+func (n *node) ConfirmUsers(ctx context.Context) (*auth.State, error) { return n.Users(ctx) }
+
+func (n *node) ChangeUsers(_ context.Context, r *pb.InternalRaftRequest) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	next, effect, err := n.users.Apply(r)
+	n.users = next
+	if effect.Ended != "" {
+		n.tokens.End(effect.Ended)
+	}
+	if effect.EndAll {
+		n.tokens.EndAll()
+	}
+	return err
+}
+
+func (n *node) Login(_ context.Context, user, prefix string) (token string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.users, token, err = n.users.Login(user, prefix)
+	if err == nil {
+		n.tokens.Begin(token, user)
+	}
+	return token, err
+}
+
+// gate returns what services made by hand look at callers with.
+func (n *node) gate() *gate {
+	return &gate{users: n, tokens: n.tokens, log: slog.New(slog.DiscardHandler)}
+}
+
 func (n *node) NewWatchGroup() WatchGroup { return n.store.NewGroup() }
 
 func (n *node) ClusterID() uint64 { return testCluster }
@@ -339,7 +380,7 @@ func (n *node) set(change func()) {
 func (n *node) config(tb testing.TB) Config {
 	tb.Helper()
 	return Config{
-		Store: n, Leases: n, Watches: n, Cluster: n, Maintenance: n,
+		Store: n, Leases: n, Watches: n, Cluster: n, Maintenance: n, Users: n, Tokens: n.tokens, BcryptCost: auth.MinCost,
 		Log:         slog.New(slog.DiscardHandler),
 		Metrics:     prometheus.NewRegistry(),
 		SnapshotDir: tb.TempDir(),

@@ -123,24 +123,28 @@ func (s *Server) register() {
 	}
 	admit := &admission{cluster: c.Cluster, size: c.Maintenance.DBSize, quota: c.QuotaBytes, log: s.log}
 
-	kv := &kvService{store: c.Store, headers: h, rules: ru, admit: admit}
+	gate := &gate{users: c.Users, tokens: c.Tokens, certificates: c.CertificateUsers, log: s.log}
+	kv := &kvService{store: c.Store, headers: h, rules: ru, admit: admit, gate: gate}
 	watch := &watchService{
 		watches:  c.Watches,
 		headers:  h,
 		streams:  s.streams,
+		gate:     gate,
 		maxBytes: c.MaxRequestBytes + messageOverhead,
 		interval: c.ProgressInterval,
 	}
-	lease := &leaseService{leases: c.Leases, headers: h, rules: ru, admit: admit, streams: s.streams}
+	lease := &leaseService{leases: c.Leases, headers: h, rules: ru, admit: admit, streams: s.streams, gate: gate}
 	callers := &callers{kv: kv, watch: watch, lease: lease, watches: c.Watches, streams: s.streams}
 
 	pb.RegisterKVServer(s.grpc, kv)
 	pb.RegisterWatchServer(s.grpc, watch)
 	pb.RegisterLeaseServer(s.grpc, lease)
-	pb.RegisterClusterServer(s.grpc, &clusterService{cluster: c.Cluster, headers: h})
-	pb.RegisterAuthServer(s.grpc, &authService{headers: h})
+	pb.RegisterClusterServer(s.grpc, &clusterService{cluster: c.Cluster, headers: h, gate: gate})
+	pb.RegisterAuthServer(s.grpc, &authService{
+		users: c.Users, tokens: c.Tokens, gate: gate, headers: h, rules: ru, cost: c.BcryptCost, log: s.log,
+	})
 	pb.RegisterMaintenanceServer(s.grpc, &maintenanceService{
-		node: c.Maintenance, cluster: c.Cluster, headers: h, quota: c.QuotaBytes, spool: c.SnapshotDir,
+		node: c.Maintenance, cluster: c.Cluster, headers: h, gate: gate, quota: c.QuotaBytes, spool: c.SnapshotDir,
 	})
 	v3lockpb.RegisterLockServer(s.grpc, &lockService{callers: callers})
 	v3electionpb.RegisterElectionServer(s.grpc, &electionService{callers: callers})

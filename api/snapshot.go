@@ -24,6 +24,9 @@ const (
 // file first.
 func (s *maintenanceService) Snapshot(_ *pb.SnapshotRequest, stream pb.Maintenance_SnapshotServer) error {
 	ctx := stream.Context()
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return err
+	}
 	f, err := os.CreateTemp(s.spool, "snapshot-*.tmp")
 	if err != nil {
 		return toStatus(fmt.Errorf("create snapshot file: %w", err))

@@ -1,9 +1,13 @@
 package api
 
 import (
+	"context"
+
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/auth"
 )
 
 // maxLeaseTTL is the longest time to live that etcd grants, in seconds.
@@ -27,55 +31,54 @@ type rules struct {
 // envelopeOf returns the size of what etcd wraps around a request on the member
 // given: the request's id, whose topmost 16 bits are the member's lowest.
 func envelopeOf(member uint64) int {
-	id := member<<48 | 1<<47
-	return proto.Size(&pb.InternalRaftRequest{Header: &pb.RequestHeader{ID: id}})
+	return proto.Size(&pb.InternalRaftRequest{Header: &pb.RequestHeader{ID: entryID(member)}})
 }
 
-// size refuses a write that is too large for etcd's log.
-func (ru *rules) size(m proto.Message) error {
+func entryID(member uint64) uint64 { return member<<48 | 1<<47 }
+
+// around returns the size of what etcd wraps around a request of a sender.
+func (ru *rules) around(id auth.Identity) int {
+	if id.User == "" && id.Revision == 0 {
+		return ru.envelope
+	}
+	// The header's field number takes two bytes, and its length one without a
+	// sender.
+	const tag, length = 2, 1
+	header := ru.envelope - tag - length + proto.Size(&pb.RequestHeader{Username: id.User, AuthRevision: id.Revision})
+	return tag + protowire.SizeBytes(header)
+}
+
+// size refuses a write that is too large for etcd's log, of the sender that ctx
+// names.
+func (ru *rules) size(ctx context.Context, m proto.Message) error {
 	// Each kind of request has a field number below 16, so its tag is one byte.
-	if ru.envelope+1+protowire.SizeBytes(proto.Size(m)) > ru.maxRequestBytes {
+	if ru.around(auth.From(ctx))+1+protowire.SizeBytes(proto.Size(m)) > ru.maxRequestBytes {
 		return errRequestTooLarge
 	}
 	return nil
 }
 
-// put judges a request of its own.
-func (ru *rules) put(r *pb.PutRequest) error {
-	if err := checkPut(r); err != nil {
-		return err
+// entrySize is size for a request that has its place in an entry, without header.
+func (ru *rules) entrySize(id auth.Identity, r *pb.InternalRaftRequest) error {
+	if ru.around(id)+proto.Size(r) > ru.maxRequestBytes {
+		return errRequestTooLarge
 	}
-	return ru.size(r)
+	return nil
 }
 
-// deleteRange judges a request of its own.
-func (ru *rules) deleteRange(r *pb.DeleteRangeRequest) error {
-	if err := checkDeleteRange(r); err != nil {
-		return err
-	}
-	return ru.size(r)
-}
-
-// txn judges a transaction with all that is nested in it. One that only reads is
-// never logged and may have any size.
-func (ru *rules) txn(r *pb.TxnRequest, readOnly bool) error {
+// txn judges a transaction with all that is nested in it.
+func (ru *rules) txn(r *pb.TxnRequest) error {
 	if err := checkTxn(r, ru.maxTxnOps); err != nil {
 		return err
 	}
 	if err := checkOverlap(r.GetSuccess()); err != nil {
 		return err
 	}
-	if err := checkOverlap(r.GetFailure()); err != nil {
-		return err
-	}
-	if readOnly {
-		return nil
-	}
-	return ru.size(r)
+	return checkOverlap(r.GetFailure())
 }
 
-// isReadOnly tells whether a transaction changes nothing whichever branch is
-// taken. Like etcd, it does not look into nested transactions: those count as
+// isReadOnly tells whether a transaction changes nothing whichever branch is taken;
+// such a one is never logged and may have any size. Like etcd, it does not look into nested transactions: those count as
 // writes.
 func isReadOnly(r *pb.TxnRequest) bool {
 	return allRanges(r.GetSuccess()) && allRanges(r.GetFailure())

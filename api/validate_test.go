@@ -7,7 +7,10 @@ import (
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/auth"
 )
 
 func opPut(key string) *pb.RequestOp { return opOf(&pb.PutRequest{Key: []byte(key)}) }
@@ -118,7 +121,7 @@ func TestCheckPut(t *testing.T) {
 		"negative lease kept": {&pb.PutRequest{Key: key, Lease: -1, IgnoreLease: true}, errLeaseProvided},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := testRules().put(tc.r); !errors.Is(got, tc.want) {
+			if got := checkPut(tc.r); !errors.Is(got, tc.want) {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
@@ -158,7 +161,7 @@ func TestCheckTxn(t *testing.T) {
 		"then and else":       {&pb.TxnRequest{Success: ops(opPut("a")), Failure: ops(opPut("a"))}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := testRules().txn(tc.r, isReadOnly(tc.r)); !errors.Is(got, tc.want) {
+			if got := testRules().txn(tc.r); !errors.Is(got, tc.want) {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
@@ -184,28 +187,39 @@ func TestIsReadOnly(t *testing.T) {
 }
 
 // TestSizeLimit checks that the largest request that passes has exactly the limit
-// as its size in etcd's log, for the id that etcd would give it.
+// as its size in etcd's log, for the id that etcd would give it and the sender.
 func TestSizeLimit(t *testing.T) {
 	for _, member := range []uint64{testMember, 0x1, 0x7fff, 0x8000, 0xff00000000000000} {
-		ru := testRules()
-		ru.envelope = envelopeOf(member)
-		entry := func(r *pb.PutRequest) int {
-			return proto.Size(&pb.InternalRaftRequest{
-				Header: &pb.RequestHeader{ID: member<<48 | 0x8123456789ab},
-				Put:    r,
-			})
-		}
-		r := &pb.PutRequest{Key: []byte("k"), Value: make([]byte, DefaultMaxRequestBytes)}
-		r.Value = r.Value[:len(r.Value)-(entry(r)-DefaultMaxRequestBytes)]
-		if got := entry(r); got != DefaultMaxRequestBytes {
-			t.Fatalf("member %x: the test's largest request has size %d", member, got)
-		}
-		if err := ru.put(r); err != nil {
-			t.Errorf("member %x: at the limit: %v", member, err)
-		}
-		r.Value = append(r.Value, 0)
-		if err := ru.put(r); !errors.Is(err, errRequestTooLarge) {
-			t.Errorf("member %x: above the limit: %v", member, err)
+		for _, id := range []auth.Identity{
+			{}, {User: "u", Revision: 1}, {Revision: 300}, {User: strings.Repeat("u", 110), Revision: 1 << 40}, {User: strings.Repeat("u", 300)},
+		} {
+			ru := testRules()
+			ru.envelope = envelopeOf(member)
+			ctx := auth.With(t.Context(), id)
+			entry := func(r *pb.PutRequest) int {
+				return proto.Size(&pb.InternalRaftRequest{
+					Header: &pb.RequestHeader{ID: member<<48 | 0x8123456789ab, Username: id.User, AuthRevision: id.Revision},
+					Put:    r,
+				})
+			}
+			r := &pb.PutRequest{Key: []byte("k"), Value: make([]byte, DefaultMaxRequestBytes)}
+			r.Value = r.Value[:len(r.Value)-(entry(r)-DefaultMaxRequestBytes)]
+			if got := entry(r); got != DefaultMaxRequestBytes {
+				t.Fatalf("member %x: the test's largest request has size %d", member, got)
+			}
+			if err := ru.size(ctx, r); err != nil {
+				t.Errorf("member %x, sender %+v: at the limit: %v", member, id, err)
+			}
+			if err := ru.entrySize(id, &pb.InternalRaftRequest{Put: r}); err != nil {
+				t.Errorf("member %x, sender %+v: entry at the limit: %v", member, id, err)
+			}
+			r.Value = append(r.Value, 0)
+			if err := ru.size(ctx, r); !errors.Is(err, errRequestTooLarge) {
+				t.Errorf("member %x, sender %+v: above the limit: %v", member, id, err)
+			}
+			if err := ru.entrySize(id, &pb.InternalRaftRequest{Put: r}); !errors.Is(err, errRequestTooLarge) {
+				t.Errorf("member %x, sender %+v: entry above the limit: %v", member, id, err)
+			}
 		}
 	}
 }
@@ -213,14 +227,12 @@ func TestSizeLimit(t *testing.T) {
 // TestSizeLimitPasses checks that a transaction that only reads is never too large,
 // and one that writes is.
 func TestSizeLimitPasses(t *testing.T) {
-	ru := testRules()
-	ru.maxRequestBytes = 100
+	r := start(t, func(c *Config) { c.MaxRequestBytes = 100 })
 	read := &pb.TxnRequest{Success: ops(opGet(strings.Repeat("k", 200)))}
-	if err := ru.txn(read, isReadOnly(read)); err != nil {
+	if _, err := r.kv.Txn(t.Context(), read); err != nil {
 		t.Errorf("read: %v", err)
 	}
 	write := &pb.TxnRequest{Success: ops(opPut(strings.Repeat("k", 200)))}
-	if err := ru.txn(write, isReadOnly(write)); !errors.Is(err, errRequestTooLarge) {
-		t.Errorf("write: %v", err)
-	}
+	_, err := r.kv.Txn(t.Context(), write)
+	wantStatus(t, err, codes.InvalidArgument, "etcdserver: request is too large")
 }

@@ -29,6 +29,7 @@ type watchService struct {
 	watches Watches
 	headers headers
 	streams *streams
+	gate    *gate
 	// maxBytes is the size from which the events of a watch that asked for it are
 	// sent in fragments.
 	maxBytes int
@@ -175,7 +176,10 @@ func (w *watchStream) create(r *pb.WatchCreateRequest) error {
 	if len(key) == 0 {
 		key = []byte{0}
 	}
-	id, reason := w.admit(r, key, end)
+	id, reason, err := w.admit(r, key, end)
+	if err != nil {
+		return err
+	}
 	if reason != "" {
 		return w.stream.Send(&pb.WatchResponse{
 			Header:       w.service.headers.current(),
@@ -202,14 +206,18 @@ func (w *watchStream) create(r *pb.WatchCreateRequest) error {
 	return w.stream.Send(&pb.WatchResponse{Header: w.service.headers.of(rev), WatchId: id, Created: true})
 }
 
-// admit returns the id that a watch gets, or the reason for which it is refused.
-func (w *watchStream) admit(r *pb.WatchCreateRequest, key, end []byte) (id int64, reason string) {
+// admit returns the id that a watch gets, or the reason for which it is refused. An
+// error ends the stream.
+func (w *watchStream) admit(r *pb.WatchCreateRequest, key, end []byte) (id int64, reason string, err error) {
 	if r.GetStartRevision() < 0 {
-		return noWatch, reasonCompacted
+		return noWatch, reasonCompacted, nil
+	}
+	if reason, err := w.service.gate.refuseWatch(w.stream.Context(), key, end); reason != "" || err != nil {
+		return noWatch, reason, err
 	}
 	fromKey := len(end) == 1 && end[0] == 0
 	if len(end) != 0 && !fromKey && bytes.Compare(key, end) >= 0 {
-		return noWatch, reasonEmptyRange
+		return noWatch, reasonEmptyRange, nil
 	}
 	id = r.GetWatchId()
 	if id == pickID {
@@ -218,12 +226,12 @@ func (w *watchStream) admit(r *pb.WatchCreateRequest, key, end []byte) (id int64
 		}
 		id = w.nextID
 		w.nextID++
-		return id, ""
+		return id, "", nil
 	}
 	if w.watches[id] != nil {
-		return noWatch, reasonDuplicateID
+		return noWatch, reasonDuplicateID, nil
 	}
-	return id, ""
+	return id, "", nil
 }
 
 // cancel ends a watch and answers. An unknown id is passed over in silence.

@@ -7,6 +7,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/shard"
@@ -18,7 +19,14 @@ func (r *Router) Range(ctx context.Context, req *pb.RangeRequest) (resp *pb.Rang
 	if err != nil {
 		return nil, err
 	}
-	err = view(d, func(v *mvcc.View) error {
+	a, err := r.access(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.users.Read(a.id, req.Key, req.RangeEnd); err != nil {
+		return nil, err
+	}
+	err = a.view(d, func(v *mvcc.View) error {
 		resp, err = v.Range(ctx, req)
 		return err
 	})
@@ -32,8 +40,18 @@ func (r *Router) RangeStream(ctx context.Context, req *pb.RangeRequest, maxBytes
 	if err != nil {
 		return err
 	}
+	a, err := r.access(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.users.Read(a.id, req.Key, req.RangeEnd); err != nil {
+		return err
+	}
 	v := d.Store().View()
 	defer v.Close()
+	if err := a.holds(d); err != nil {
+		return err
+	}
 	return v.RangeStream(ctx, req, maxBytes, emit)
 }
 
@@ -47,13 +65,34 @@ func (r *Router) readable(ctx context.Context, req *pb.RangeRequest) (*shard.Dat
 	return d, r.confirm(ctx, d)
 }
 
+// view calls fn with the newest state of d, of which nothing counts if the sender's
+// rights have changed by then.
+func (a access) view(d *shard.Data, fn func(*mvcc.View) error) error {
+	err := view(d, fn)
+	if changed := a.holds(d); changed != nil {
+		return changed
+	}
+	return err
+}
+
 // Put writes one key.
 func (r *Router) Put(ctx context.Context, req *pb.PutRequest) (*pb.PutResponse, error) {
 	d, err := r.span(keys.Point(req.Key))
 	if err != nil {
 		return nil, err
 	}
-	return write[*pb.PutResponse](ctx, r, d, shard.KindPut, req)
+	a, err := r.access(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.users.Put(a.id, req); err != nil {
+		return nil, err
+	}
+	var leases []int64
+	if req.Lease != 0 {
+		leases = []int64{req.Lease}
+	}
+	return write[*pb.PutResponse](ctx, r, d, a.command(shard.KindPut, req, leases...))
 }
 
 // DeleteRange deletes the keys of a range.
@@ -62,7 +101,14 @@ func (r *Router) DeleteRange(ctx context.Context, req *pb.DeleteRangeRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return write[*pb.DeleteRangeResponse](ctx, r, d, shard.KindDeleteRange, req)
+	a, err := r.access(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.users.DeleteRange(a.id, req); err != nil {
+		return nil, err
+	}
+	return write[*pb.DeleteRangeResponse](ctx, r, d, a.command(shard.KindDeleteRange, req))
 }
 
 // Txn runs a transaction.
@@ -72,15 +118,22 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 		return nil, err
 	}
 	reads, serializable := readOnly(req)
-	if !reads {
-		return write[*pb.TxnResponse](ctx, r, d, shard.KindTxn, req)
-	}
-	if !serializable {
+	if reads && !serializable {
 		if err := r.confirm(ctx, d); err != nil {
 			return nil, err
 		}
 	}
-	err = view(d, func(v *mvcc.View) error {
+	a, err := r.access(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.users.Txn(a.id, req); err != nil {
+		return nil, err
+	}
+	if !reads {
+		return write[*pb.TxnResponse](ctx, r, d, a.command(shard.KindTxn, req, auth.Leases(req)...))
+	}
+	err = a.view(d, func(v *mvcc.View) error {
 		resp, err = v.Txn(ctx, req)
 		return err
 	})
@@ -162,19 +215,39 @@ func (r *Router) Compact(ctx context.Context, req *pb.CompactionRequest) (*pb.Co
 	if err != nil {
 		return nil, err
 	}
-	resp, err := write[*pb.CompactionResponse](ctx, r, d, shard.KindCompact, req)
+	resp, err := write[*pb.CompactionResponse](ctx, r, d, command{kind: shard.KindCompact, request: req})
 	if err != nil || !req.Physical {
 		return resp, err
 	}
 	return resp, d.AwaitSwept(ctx, req.Revision)
 }
 
-// write puts a request through the log of d.
-func write[Response any](ctx context.Context, r *Router, d *shard.Data, kind shard.Kind, req proto.Message) (resp Response, err error) {
+// command is a request for a shard's log.
+type command struct {
+	kind    shard.Kind
+	request proto.Message
+	access  access
+	// guard is nil for what may be applied unchecked.
+	guard *shard.Guard
+}
+
+// command returns a user's request that was checked and uses leases.
+func (a access) command(kind shard.Kind, req proto.Message, leases ...int64) command {
+	return command{kind: kind, request: req, access: a, guard: a.guard(leases...)}
+}
+
+// write puts a command through the log of d.
+func write[Response any](ctx context.Context, r *Router, d *shard.Data, c command) (resp Response, err error) {
 	err = r.atLeader(ctx, d, func(ctx context.Context) error {
-		result, err := d.Write(ctx, kind, req)
+		var result any
+		var err error
+		if c.guard != nil {
+			result, err = d.WriteGuarded(ctx, c.guard, c.kind, c.request)
+		} else {
+			result, err = d.Write(ctx, c.kind, c.request)
+		}
 		if err != nil {
-			return err
+			return c.access.refused(err)
 		}
 		var ok bool
 		if resp, ok = result.(Response); !ok {

@@ -33,7 +33,8 @@ func (r *Router) grant(ctx context.Context, id, ttl int64) (*pb.LeaseGrantRespon
 	if err != nil {
 		return nil, err
 	}
-	return write[*pb.LeaseGrantResponse](ctx, r, d, shard.KindLeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: ttl})
+	return write[*pb.LeaseGrantResponse](ctx, r, d,
+		command{kind: shard.KindLeaseGrant, request: &pb.LeaseGrantRequest{ID: id, TTL: ttl}})
 }
 
 // LeaseRevoke ends a lease and deletes its keys.
@@ -42,13 +43,24 @@ func (r *Router) LeaseRevoke(ctx context.Context, req *pb.LeaseRevokeRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return write[*pb.LeaseRevokeResponse](ctx, r, d, shard.KindLeaseRevoke, req)
+	a, err := r.access(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return write[*pb.LeaseRevokeResponse](ctx, r, d, a.command(shard.KindLeaseRevoke, req, req.ID))
 }
 
 // LeaseRenew renews a lease at the moment of the call.
 func (r *Router) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error) {
 	d, err := r.lease(id)
 	if err != nil {
+		return nil, err
+	}
+	a, err := r.access(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.everyKey(d, id, a.users.Write); err != nil {
 		return nil, err
 	}
 	resp := &pb.LeaseKeepAliveResponse{Header: &pb.ResponseHeader{Revision: d.Store().Rev()}, ID: id}
@@ -66,6 +78,10 @@ func (r *Router) LeaseTimeToLive(ctx context.Context, req *pb.LeaseTimeToLiveReq
 	if err != nil {
 		return nil, err
 	}
+	a, err := r.access(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var life shard.LeaseLife
 	var found bool
 	err = r.atLeader(ctx, d, func(ctx context.Context) error {
@@ -78,6 +94,9 @@ func (r *Router) LeaseTimeToLive(ctx context.Context, req *pb.LeaseTimeToLiveReq
 	case !found:
 		return nil, lease.ErrNotFound
 	}
+	if err := a.attached(d, life.Keys); err != nil {
+		return nil, err
+	}
 	return &pb.LeaseTimeToLiveResponse{
 		Header:     &pb.ResponseHeader{Revision: d.Store().Rev()},
 		ID:         req.ID,
@@ -87,7 +106,23 @@ func (r *Router) LeaseTimeToLive(ctx context.Context, req *pb.LeaseTimeToLiveReq
 	}, nil
 }
 
-// LeaseLeases lists all leases by id.
+// attached reports whether the sender may hear of the keys of a lease.
+func (a access) attached(d *shard.Data, keys [][]byte) error {
+	if a.users.Admin(a.id) == nil || len(keys) == 0 {
+		return nil
+	}
+	for _, key := range keys {
+		if err := a.users.Read(a.id, key, nil); err != nil {
+			return err
+		}
+	}
+	if d.Fence().Epoch > a.users.Epoch {
+		return ErrOutdated
+	}
+	return nil
+}
+
+// LeaseLeases lists all leases by id, to those who may read all keys of all leases.
 func (r *Router) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
 	d, err := r.whole()
 	if err != nil {
@@ -96,8 +131,15 @@ func (r *Router) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb
 	if err := r.confirm(ctx, d); err != nil {
 		return nil, err
 	}
+	a, err := r.access(ctx)
+	if err != nil {
+		return nil, err
+	}
 	resp := &pb.LeaseLeasesResponse{Header: &pb.ResponseHeader{Revision: d.Store().Rev()}}
 	for _, rec := range d.Leases() {
+		if err := a.everyKey(d, rec.ID, a.users.Read); err != nil {
+			return nil, err
+		}
 		resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: rec.ID})
 	}
 	return resp, nil

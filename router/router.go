@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/placement"
@@ -30,6 +31,8 @@ type Map interface {
 type Config struct {
 	// Map says which shard owns what.
 	Map Map
+	// Directory is where users and roles are kept.
+	Directory Directory
 	// Shards are the data shards with a replica on this node, by id. The map is
 	// the router's from then on.
 	Shards map[uint64]*shard.Data
@@ -42,7 +45,10 @@ type Config struct {
 // Router serves the keyspace on this node. It implements what package api asks
 // of the layers below.
 type Router struct {
-	places  Map
+	places    Map
+	directory Directory
+	// nobody is what there is of users where the map's state has none.
+	nobody  *auth.State
 	shards  map[uint64]*shard.Data
 	timeout time.Duration
 	compact func(ctx context.Context) error
@@ -50,7 +56,9 @@ type Router struct {
 
 // New returns a router.
 func New(c Config) *Router {
-	return &Router{places: c.Map, shards: c.Shards, timeout: c.Timeout, compact: c.Compactor}
+	return &Router{
+		places: c.Map, directory: c.Directory, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
+	}
 }
 
 // span returns the shard that owns all keys of s.

@@ -64,6 +64,13 @@ type Config struct {
 	CompactionPeriod    time.Duration
 	CompactionRevisions int64
 
+	// AuthToken describes the tokens of users, in the form of auth.NewTokens, and
+	// AuthTokenTTL says how long simple ones last since their last use, 0 for the
+	// default. BcryptCost is what the hash of a password costs.
+	AuthToken    string
+	AuthTokenTTL time.Duration
+	BcryptCost   int
+
 	// EnablePprof serves profiles on the client port.
 	EnablePprof bool
 	// Metrics is the detail of the metrics.
@@ -150,6 +157,9 @@ func newConfig() *Config {
 		PingInterval:         2 * time.Hour,
 		PingTimeout:          20 * time.Second,
 		CompactionMode:       PeriodicCompaction,
+		AuthToken:            "simple",
+		AuthTokenTTL:         300 * time.Second,
+		BcryptCost:           defaultBcryptCost,
 		Metrics:              BasicMetrics,
 		LogLevel:             slog.LevelWarn,
 		LogFormat:            ConsoleLog,

@@ -23,6 +23,9 @@ const (
 	// Above these etcd advises against a setting.
 	largeRequestBytes = 10 << 20
 	largeQuotaBytes   = 8 << 30
+
+	// The bounds of bcrypt's cost, and etcd's default.
+	minBcryptCost, maxBcryptCost, defaultBcryptCost = 4, 31, 10
 )
 
 // finish fills in what follows from other settings and checks the whole. made
@@ -179,6 +182,14 @@ func (c *Config) finishCompaction() error {
 }
 
 func (c *Config) adviseLimits() {
+	if c.BcryptCost < minBcryptCost || c.BcryptCost > maxBcryptCost {
+		c.BcryptCost = defaultBcryptCost
+		c.Warnings = append(c.Warnings, Warning{
+			Setting: "--bcrypt-cost",
+			Text: fmt.Sprintf("the cost must be from %d to %d; passwords are hashed at %d",
+				minBcryptCost, maxBcryptCost, defaultBcryptCost),
+		})
+	}
 	if c.MaxRequestBytes > largeRequestBytes {
 		c.Warnings = append(c.Warnings, Warning{
 			Setting: "--max-request-bytes",

@@ -43,7 +43,6 @@ const (
 	idleTLS       = "this version serves plain connections only"
 	idleDiscovery = "this version finds no nodes by discovery"
 	idleTracing   = "this version sends no traces"
-	idleAuth      = "this version stores no users and issues no tokens"
 	idleOne       = "this version runs clusters of one node"
 	idleHTTP      = "this version has no HTTP API that it could guard"
 	idlePort      = "HTTP, metrics and health share the client port"
@@ -62,7 +61,7 @@ func (c *Config) groups() []group {
 		{"Limits", c.limitOptions()},
 		{"Clustering", c.clusterOptions()},
 		{"Compaction", c.compactionOptions()},
-		{"Security", securityOptions()},
+		{"Security", c.securityOptions()},
 		{"Monitoring", c.monitoringOptions()},
 		{"Logging", c.loggingOptions()},
 		{"Tuning", tuningOptions()},
@@ -154,7 +153,7 @@ func (c *Config) compactionOptions() []option {
 	}
 }
 
-func securityOptions() []option {
+func (c *Config) securityOptions() []option {
 	const client, peer = "client-transport-security.", "peer-transport-security."
 	return []option{
 		{name: "cert-file", value: unreadText(""), key: client + "cert-file", idle: idleTLS},
@@ -185,9 +184,9 @@ func securityOptions() []option {
 		{name: "tls-max-version", value: unreadChoice("", "TLS1.2", "TLS1.3"), idle: idleTLS},
 		{name: "cors", value: unreadText("*"), idle: idleHTTP},
 		{name: "host-whitelist", value: unreadText("*"), idle: idleHTTP},
-		{name: "auth-token", value: unreadText("simple"), idle: idleAuth},
-		{name: "auth-token-ttl", value: unreadNumber[uint](300, math.MaxUint), idle: idleAuth},
-		{name: "bcrypt-cost", value: unreadNumber[uint](10, math.MaxUint), idle: idleAuth},
+		{name: "auth-token", value: text(&c.AuthToken), help: "Tokens of users: simple, or jwt,sign-method=<RS256, ES256, HS256...>,pub-key=<file>,priv-key=<file>,ttl=<duration>"},
+		{name: "auth-token-ttl", value: seconds(&c.AuthTokenTTL), help: "Seconds that a simple token lasts since its last use (0: 300)"},
+		{name: "bcrypt-cost", value: number(&c.BcryptCost, 0, math.MaxInt), help: "Cost of hashing a password, from 4 to 31"},
 	}
 }
 

@@ -46,6 +46,9 @@ func TestDefaults(t *testing.T) {
 		PingInterval:         2 * time.Hour,
 		PingTimeout:          20 * time.Second,
 		CompactionMode:       PeriodicCompaction,
+		AuthToken:            "simple",
+		AuthTokenTTL:         5 * time.Minute,
+		BcryptCost:           10,
 		Metrics:              BasicMetrics,
 		LogLevel:             slog.LevelWarn,
 		LogFormat:            ConsoleLog,
@@ -99,7 +102,11 @@ func TestValues(t *testing.T) {
 		"--name=n1", "--initial-cluster=n1=http://b:80,n1=http://a:80", "--initial-cluster-state=existing", "--initial-cluster-token=t",
 		"--heartbeat-interval=10", "--election-timeout=50", "--quota-backend-bytes=-1", "--max-request-bytes=0x400",
 		"--grpc-keepalive-interval=1m30s", "--watch-progress-notify-interval=100ms", "--metrics=extensive", "--log-level=debug",
-		"--log-format=json", "--log-outputs=stdout,/tmp/x,stdout", "--log-shards=3", "--max-concurrent-streams=7", "--initial-splits=")
+		"--log-format=json", "--log-outputs=stdout,/tmp/x,stdout", "--log-shards=3", "--max-concurrent-streams=7", "--initial-splits=",
+		"--auth-token=jwt,sign-method=HS256,priv-key=k", "--auth-token-ttl=7", "--bcrypt-cost=4")
+	if c.AuthToken != "jwt,sign-method=HS256,priv-key=k" || c.AuthTokenTTL != 7*time.Second || c.BcryptCost != 4 {
+		t.Errorf("tokens %q for %v, hashes at %d", c.AuthToken, c.AuthTokenTTL, c.BcryptCost)
+	}
 	if got := c.ListenClientURLs.String(); got != "http://10.0.0.1:2379,http://[::]:79,unix:///run/x.sock" {
 		t.Errorf("client URLs %s", got)
 	}
@@ -239,6 +246,11 @@ func TestAdvice(t *testing.T) {
 	c := parse(t, nil, "--max-request-bytes=10485761", "--quota-backend-bytes=8589934593")
 	if len(c.Warnings) != 2 {
 		t.Errorf("warnings %q, want one a setting", c.Warnings)
+	}
+	for _, cost := range []string{"0", "3", "32"} {
+		if c := parse(t, nil, "--bcrypt-cost="+cost); len(c.Warnings) != 1 || c.BcryptCost != 10 {
+			t.Errorf("hashes at %d for %s, warnings %q", c.BcryptCost, cost, c.Warnings)
+		}
 	}
 	c = parse(t, nil, "--max-request-bytes=10485760", "--quota-backend-bytes=8589934592")
 	if len(c.Warnings) != 0 {

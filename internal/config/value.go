@@ -133,6 +133,20 @@ func milliseconds(p *time.Duration) value {
 	return &scalar[time.Duration]{p: p, parse: parse, format: format, k: kindText}
 }
 
+// seconds takes whole seconds.
+func seconds(p *time.Duration) value {
+	const most = 1 << 31
+	parse := func(s string) (time.Duration, error) {
+		n, err := strconv.ParseUint(s, 0, 64)
+		if err != nil || n > most {
+			return 0, errors.New("must be a whole number of seconds")
+		}
+		return time.Duration(n) * time.Second, nil
+	}
+	format := func(d time.Duration) string { return strconv.FormatInt(int64(d/time.Second), 10) }
+	return &scalar[time.Duration]{p: p, parse: parse, format: format, k: kindText}
+}
+
 // choice takes one of the given words.
 func choice[T ~string](p *T, words ...T) value {
 	parse := func(s string) (T, error) {

@@ -21,6 +21,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/api"
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/compactor"
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
@@ -53,6 +54,7 @@ type Node struct {
 	data      *shard.Host
 	shards    map[uint64]*shard.Data
 	cluster   *placement.Cluster
+	tokens    auth.Tokens
 	router    *router.Router
 	server    *api.Server
 	compactor *compactor.Compactor
@@ -218,6 +220,15 @@ func (n *Node) openShards(o *Options) error {
 	if err != nil {
 		return err
 	}
+	var ignored []string
+	n.tokens, ignored, err = auth.NewTokens(o.Config.AuthToken, o.Config.AuthTokenTTL)
+	if err != nil {
+		return fmt.Errorf("read --auth-token: %w", err)
+	}
+	if len(ignored) > 0 {
+		o.Log.Warn("options of --auth-token are not known", slog.Any("options", ignored))
+	}
+	machine.Follow(n.tokens)
 	id := n.dir.Identity().NodeID
 	n.cluster, err = placement.Start(placement.Config{
 		Host: n.system, Machine: machine, Self: id, ReplicaID: 1,
@@ -263,13 +274,14 @@ func requestTimeout(c *config.Config) time.Duration { return 5*time.Second + 2*c
 func (n *Node) openServer(o *Options) error {
 	c := o.Config
 	n.router = router.New(router.Config{
-		Map: n.cluster, Shards: n.shards, Timeout: requestTimeout(c), Compactor: n.compactState,
+		Map: n.cluster, Directory: n.cluster, Shards: n.shards, Timeout: requestTimeout(c), Compactor: n.compactState,
 	})
 	metrics := prometheus.NewRegistry()
 	view := services{Router: n.router, node: n}
 	var err error
 	n.server, err = api.NewServer(api.Config{
 		Store: n.router, Leases: n.router, Watches: view, Cluster: n.cluster, Maintenance: view,
+		Users: n.router, Tokens: n.tokens, BcryptCost: c.BcryptCost,
 		Log: o.Log, Metrics: metrics, SnapshotDir: n.spool(),
 		MaxTxnOps: c.MaxTxnOps, MaxRequestBytes: c.MaxRequestBytes, MaxConcurrentStreams: c.MaxConcurrentStreams,
 		QuotaBytes: c.QuotaBytes, ElectionTimeout: c.ElectionTimeout, RequestTimeout: requestTimeout(c),
