@@ -29,7 +29,6 @@ const (
 	diffChunks       difference = "chunk borders of RangeStream"
 	diffStreamSort   difference = "RangeStream sorted by other than keys"
 	diffGrouping     difference = "grouping of catch-up events"
-	diffCompactPrev  difference = "prev_kv at the compaction revision"
 	diffExpired      difference = "revocation of a short lease on a slow machine"
 	diffNotices      difference = "times of periodic progress notices"
 )
@@ -69,7 +68,6 @@ var allowances = []allowance{
 	{diffChunks, "a chunk's size follows the encoded size of the chunk before", nil},
 	{diffStreamSort, "etcd sorts each chunk by itself, so that the order follows the chunk borders and keys repeat", nil},
 	{diffGrouping, "etcd catches up in rounds of 100 ms; what comes live meanwhile joins them", nil},
-	{diffCompactPrev, "whether the version before the compaction revision is still there is a matter of time", nil},
 	{diffExpired, "a lease of two seconds may have expired when the machine stalls for as long", nil},
 	{diffNotices, "the servers' timers run by themselves", nil},
 }

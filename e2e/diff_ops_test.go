@@ -3,11 +3,14 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // operations are what a sequence is made of, with how often each is chosen.
@@ -149,7 +152,7 @@ func (d *differ) opRangeStream() {
 	b, ok2 := answers[1].msg.(*pb.RangeResponse)
 	if ok && ok2 && r.GetSortTarget() != pb.RangeRequest_KEY {
 		switch {
-		case len(a.GetKvs()) > firstChunk:
+		case max(len(a.GetKvs()), len(b.GetKvs())) > firstChunk:
 			d.ledger[diffStreamSort]++
 			return
 		case a.GetMore() && b.GetMore() && a.GetCount() != b.GetCount():
@@ -319,6 +322,9 @@ func (d *differ) opKeepAlive() {
 				return answered(nil, err)
 			}
 			resp, err := streams[s].Recv()
+			if errors.Is(err, io.EOF) {
+				return answer{msg: &emptypb.Empty{}}
+			}
 			return answered(resp, err)
 		})
 	}
