@@ -20,10 +20,13 @@ func TestFence(t *testing.T) {
 		defer c.close()
 		nd, _ := c.leader(0)
 		nd.grant(t, 7, 60)
-		requests := map[Kind]proto.Message{
-			KindPut:         &pb.PutRequest{Key: []byte("k")},
-			KindDeleteRange: &pb.DeleteRangeRequest{Key: []byte("k")},
-			KindTxn:         &pb.TxnRequest{},
+		requests := []struct {
+			kind    Kind
+			request proto.Message
+		}{
+			{KindPut, &pb.PutRequest{Key: []byte("k")}},
+			{KindDeleteRange, &pb.DeleteRangeRequest{Key: []byte("k")}},
+			{KindTxn, &pb.TxnRequest{}},
 		}
 		plain, guarded := Guard{}, func(epoch uint64) Guard { return Guard{Epoch: epoch} }
 		for _, step := range []struct {
@@ -45,15 +48,15 @@ func TestFence(t *testing.T) {
 			if got := nd.data.Fence(); got != step.fence {
 				t.Errorf("fence %+v after %+v, want %+v", got, step.raise, step.fence)
 			}
-			for kind, request := range requests {
+			for _, r := range requests {
 				for _, g := range step.pass {
-					if err := nd.sendAs(t, g, kind, request); err != nil {
-						t.Errorf("%+v: kind %d of guard %+v: %v", step.fence, kind, g, err)
+					if err := nd.sendAs(t, g, r.kind, r.request); err != nil {
+						t.Errorf("%+v: kind %d of guard %+v: %v", step.fence, r.kind, g, err)
 					}
 				}
 				for _, g := range step.turn {
-					if err := nd.sendAs(t, g, kind, request); !errors.Is(err, ErrOutdated) {
-						t.Errorf("%+v: kind %d of guard %+v: %v", step.fence, kind, g, err)
+					if err := nd.sendAs(t, g, r.kind, r.request); !errors.Is(err, ErrOutdated) {
+						t.Errorf("%+v: kind %d of guard %+v: %v", step.fence, r.kind, g, err)
 					}
 				}
 			}
