@@ -34,6 +34,16 @@
 // call competes with: it answers with the key's create revision as the fencing
 // token, and ends the call when the key is deleted while it waits.
 //
+// # HTTP
+//
+// A connection that does not speak HTTP/2 from the start belongs to net/http. The
+// JSON API under /v3 is etcd's generated gateway: it calls the services over one
+// connection in the process, to a gRPC server of its own (Server.inner), on which
+// the bound on the calls of a connection does not hold: there it would bound all
+// clients of the gateway together. A body is bounded, and the first message of a
+// stream is read before the stream is opened, so that an unreadable one is
+// answered. access.go is what every request passes before.
+//
 // # Streams
 //
 // A stream's handler goroutine is its only sender. One goroutine more reads the

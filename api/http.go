@@ -29,6 +29,9 @@ func (s *Server) handler() (http.Handler, error) {
 	}
 
 	mux := http.NewServeMux()
+	if s.gateway != nil {
+		mux.Handle("/v3/", s.gateway)
+	}
 	checks.install(mux)
 	mux.Handle("/version", onlyGet(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -43,7 +46,27 @@ func (s *Server) handler() (http.Handler, error) {
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	return mux, nil
+	control := &access{origins: s.config.AllowedOrigins, hosts: s.config.AllowedHosts, next: mux}
+	return s.counted(control), nil
+}
+
+// counted makes Stop wait for what h serves. net/http waits for no handler whose
+// connection was taken over, as those of websockets are.
+func (s *Server) counted(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		cut := s.cut
+		if !cut {
+			s.handlers.Add(1)
+		}
+		s.mu.Unlock()
+		if cut {
+			http.Error(w, text(errStopped), http.StatusServiceUnavailable)
+			return
+		}
+		defer s.handlers.Done()
+		h.ServeHTTP(w, r)
+	})
 }
 
 // onlyGet answers any other method than GET as etcd does.

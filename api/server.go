@@ -13,30 +13,35 @@ import (
 
 	promgrpc "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/soheilhy/cmux"
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/test/bufconn"
 )
 
 // headerTimeout bounds how long a connection may take to show what it speaks, and
 // an HTTP request to send its header.
 const headerTimeout = 5 * time.Minute
 
+// pipeBytes is how much a connection in the process buffers in each direction.
+const pipeBytes = 64 << 10
+
 // Server serves the API on any number of listeners.
 type Server struct {
-	config  Config
-	grpc    *grpc.Server
+	config Config
+	// grpc serves the connections of clients, and inner what comes in by HTTP,
+	// over pipe. Both have the same services.
+	grpc, inner *grpc.Server
+	pipe        *bufconn.Listener
+	// gateway is nil where it is disabled.
+	gateway *gateway
 	http    *http.Server
 	health  *health.Server
 	streams *streams
 	log     *slog.Logger
 
 	// background counts the goroutine that watches for the leader, which
-	// stopWatching ends.
+	// stopWatching ends, and the one that serves the pipe.
 	background   sync.WaitGroup
 	stopWatching context.CancelFunc
 
@@ -45,8 +50,10 @@ type Server struct {
 	conns map[*conn]struct{}
 	// serving counts the running calls of Serve.
 	serving sync.WaitGroup
-	// stopped is set by Stop.
-	stopped bool
+	// handlers counts the HTTP requests that are served.
+	handlers sync.WaitGroup
+	// stopped is set by Stop, and cut when it lets no more HTTP requests in.
+	stopped, cut bool
 }
 
 // ErrServerStopped is returned by Serve when the server is stopped.
@@ -78,10 +85,20 @@ func NewServer(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.grpc = grpc.NewServer(s.options(metrics, codec)...)
-	s.register()
+	services := s.services()
+	s.grpc = grpc.NewServer(s.options(metrics, codec, s.config.MaxConcurrentStreams)...)
+	services.register(s.grpc)
 	metrics.InitializeMetrics(s.grpc)
-
+	// All clients of the gateway share one connection, which no client's bound may
+	// hold up.
+	s.inner = grpc.NewServer(s.options(metrics, codec, math.MaxUint32)...)
+	services.register(s.inner)
+	s.pipe = bufconn.Listen(pipeBytes)
+	if !c.DisableGateway {
+		if s.gateway, err = newGateway(s.pipe.DialContext, c.MaxRequestBytes+messageOverhead, c.Log); err != nil {
+			return nil, err
+		}
+	}
 	handler, err := s.handler()
 	if err != nil {
 		return nil, err
@@ -94,62 +111,24 @@ func NewServer(c Config) (*Server, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stopWatching = cancel
 	s.background.Go(func() { s.streams.watchLeader(ctx, c.Cluster, c.ElectionTimeout) })
+	s.background.Go(func() { s.served("pipe", s.inner.Serve(s.pipe)) })
 	return s, nil
 }
 
-func (s *Server) options(metrics *promgrpc.ServerMetrics, codec *countingCodec) []grpc.ServerOption {
+// options are those of a gRPC server on whose connections at most most calls run at
+// a time.
+func (s *Server) options(metrics *promgrpc.ServerMetrics, codec *countingCodec, most uint32) []grpc.ServerOption {
 	steps := &interceptors{cluster: s.config.Cluster, streams: s.streams, metrics: metrics, log: s.log}
 	return append(steps.options(),
 		grpc.ForceServerCodecV2(codec),
 		grpc.MaxRecvMsgSize(s.config.MaxRequestBytes+messageOverhead),
 		grpc.MaxSendMsgSize(math.MaxInt32),
-		grpc.MaxConcurrentStreams(s.config.MaxConcurrentStreams),
+		grpc.MaxConcurrentStreams(most),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: s.config.PingMinTime}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: s.config.PingInterval, Timeout: s.config.PingTimeout}),
 		// Stop returns when no handler runs any more.
 		grpc.WaitForHandlers(true),
 	)
-}
-
-// register adds the services.
-func (s *Server) register() {
-	c := &s.config
-	h := headers{cluster: c.Cluster, revision: c.Maintenance.Revision}
-	ru := &rules{
-		maxTxnOps:       c.MaxTxnOps,
-		maxRequestBytes: c.MaxRequestBytes,
-		envelope:        envelopeOf(c.Cluster.MemberID()),
-		minLeaseTTL:     c.shortestLease(),
-	}
-	admit := &admission{cluster: c.Cluster, size: c.Maintenance.DBSize, quota: c.QuotaBytes, log: s.log}
-
-	gate := &gate{users: c.Users, tokens: c.Tokens, certificates: c.CertificateUsers, log: s.log}
-	kv := &kvService{store: c.Store, headers: h, rules: ru, admit: admit, gate: gate}
-	watch := &watchService{
-		watches:  c.Watches,
-		headers:  h,
-		streams:  s.streams,
-		gate:     gate,
-		maxBytes: c.MaxRequestBytes + messageOverhead,
-		interval: c.ProgressInterval,
-	}
-	lease := &leaseService{leases: c.Leases, headers: h, rules: ru, admit: admit, streams: s.streams, gate: gate}
-	callers := &callers{kv: kv, watch: watch, lease: lease, watches: c.Watches, streams: s.streams}
-
-	pb.RegisterKVServer(s.grpc, kv)
-	pb.RegisterWatchServer(s.grpc, watch)
-	pb.RegisterLeaseServer(s.grpc, lease)
-	pb.RegisterClusterServer(s.grpc, &clusterService{cluster: c.Cluster, headers: h, gate: gate})
-	pb.RegisterAuthServer(s.grpc, &authService{
-		users: c.Users, tokens: c.Tokens, gate: gate, headers: h, rules: ru, cost: c.BcryptCost, log: s.log,
-	})
-	pb.RegisterMaintenanceServer(s.grpc, &maintenanceService{
-		node: c.Maintenance, cluster: c.Cluster, headers: h, gate: gate, quota: c.QuotaBytes, spool: c.SnapshotDir,
-	})
-	v3lockpb.RegisterLockServer(s.grpc, &lockService{callers: callers})
-	v3electionpb.RegisterElectionServer(s.grpc, &electionService{callers: callers})
-	healthpb.RegisterHealthServer(s.grpc, s.health)
-	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 }
 
 // Serve accepts connections from l and serves gRPC and plain HTTP on them, until
@@ -210,6 +189,7 @@ func (s *Server) Stop(ctx context.Context) {
 	if err := s.http.Shutdown(ctx); err != nil {
 		_ = s.http.Close()
 	}
+	s.awaitHandlers(ctx)
 	select {
 	case <-drained:
 	case <-ctx.Done():
@@ -218,9 +198,31 @@ func (s *Server) Stop(ctx context.Context) {
 	s.closeConns()
 	s.grpc.Stop()
 	<-drained
+	if s.gateway != nil {
+		s.gateway.close()
+	}
+	s.inner.Stop()
+	s.handlers.Wait()
 	s.serving.Wait()
 	s.streams.readers.Wait()
 	s.background.Wait()
+}
+
+// awaitHandlers lets no more HTTP requests in, and waits while ctx lasts for those
+// that are served, websockets included.
+func (s *Server) awaitHandlers(ctx context.Context) {
+	s.mu.Lock()
+	s.cut = true
+	s.mu.Unlock()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		s.handlers.Wait()
+	}()
+	select {
+	case <-served:
+	case <-ctx.Done():
+	}
 }
 
 // closeConns closes every open connection, those included that have not shown
