@@ -1,3 +1,5 @@
+//go:build porcupine
+
 package e2e
 
 import (
