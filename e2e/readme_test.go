@@ -99,13 +99,8 @@ func TestReadmeStart(t *testing.T) {
 // The lock in the README runs, and prints a token.
 func TestReadmeLock(t *testing.T) {
 	p := newProcess(t)
-	dir, err := os.MkdirTemp(".", "readme-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
 	program := strings.ReplaceAll(blocks(t, "go")[0], defaultAddr, p.addr)
-	path := filepath.Join(dir, "main.go")
+	path := filepath.Join(t.TempDir(), "main.go")
 	if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
 		t.Fatal(err)
 	}
