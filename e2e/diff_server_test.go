@@ -58,7 +58,8 @@ type server struct {
 }
 
 // startEtcd runs a real etcd of one member in this process until the test ends.
-func startEtcd(t *testing.T, name string) *server {
+// change adjusts its configuration.
+func startEtcd(t *testing.T, name string, change ...func(*embed.Config)) *server {
 	t.Helper()
 	c := embed.NewConfig()
 	c.Name, c.Dir, c.InitialClusterToken = memberName, t.TempDir(), etcdToken
@@ -69,6 +70,9 @@ func startEtcd(t *testing.T, name string) *server {
 	c.UnsafeNoFsync = true
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 100
 	c.WatchProgressNotifyInterval = noticeInterval
+	for _, f := range change {
+		f(c)
+	}
 	e, err := embed.StartEtcd(c)
 	if err != nil {
 		t.Fatalf("start etcd: %v", err)
@@ -93,14 +97,15 @@ func urls(t *testing.T, text string) []url.URL {
 	return []url.URL{*u}
 }
 
-// startLatchkey runs a Latchkey of one node in this process until the test ends.
-func startLatchkey(t *testing.T) *server {
+// startLatchkey runs a Latchkey of one node in this process until the test ends,
+// with further flags.
+func startLatchkey(t *testing.T, flags ...string) *server {
 	t.Helper()
-	c, err := config.Parse([]string{
+	c, err := config.Parse(append([]string{
 		"--name", memberName, "--data-dir", t.TempDir(), "--initial-cluster-token", latchkeyToken,
 		"--advertise-client-urls", advertiseURL, "--listen-client-urls", advertiseURL,
 		"--watch-progress-notify-interval", noticeInterval.String(),
-	}, nil)
+	}, flags...), nil)
 	if err != nil {
 		t.Fatalf("configure latchkey: %v", err)
 	}
