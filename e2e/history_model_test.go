@@ -1,5 +1,3 @@
-//go:build porcupine
-
 package e2e
 
 import (
