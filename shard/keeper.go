@@ -26,6 +26,9 @@ type keeper struct {
 	mu sync.Mutex
 	// clock is nil while this node does not lead; protected by mu.
 	clock *lease.Clock
+	// granted is the incarnation of the newest grant that the clock knows of;
+	// protected by mu.
+	granted uint64
 	// expiring and aging are true while a command of the kind is on its way, so
 	// that there is one at a time; protected by mu.
 	expiring, aging bool
@@ -47,6 +50,7 @@ func (k *keeper) Began(uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.clock = lease.NewClock(leadershipTick)
+	k.granted = k.d.leases.Granted()
 	k.clock.Start(k.now(), k.d.leases.All())
 	k.expiring, k.aging = false, false
 }
@@ -100,8 +104,7 @@ func (k *keeper) expire(c *lease.Clock) {
 		ids = c.Due(maxExpirePerCommand)
 		var payload []byte
 		for _, id := range ids {
-			rec, ok := k.d.leases.Get(id)
-			if ok {
+			if rec, ok := k.meantLocked(id); ok {
 				payload = appendLeaseRef(payload, leaseRef{id: id, incarnation: rec.Incarnation})
 			}
 		}
@@ -132,6 +135,15 @@ func (k *keeper) expire(c *lease.Clock) {
 	}
 }
 
+// meantLocked returns the lease that the clock means by id, if it is still there.
+// The table may be ahead of the clock: a lease may have been revoked and its id
+// granted anew, which is not the lease whose time the clock counts. k.mu must be
+// held.
+func (k *keeper) meantLocked(id int64) (lease.Record, bool) {
+	rec, ok := k.d.leases.Get(id)
+	return rec, ok && rec.Incarnation <= k.granted
+}
+
 // age queues a command that logs what remains of silent leases.
 func (k *keeper) age(c *lease.Clock) {
 	fill := func() ([]byte, bool) {
@@ -142,8 +154,7 @@ func (k *keeper) age(c *lease.Clock) {
 		}
 		var payload []byte
 		for _, a := range c.AgingDue(maxAgingPerCommand) {
-			rec, ok := k.d.leases.Get(a.ID)
-			if ok {
+			if rec, ok := k.meantLocked(a.ID); ok {
 				payload = appendLeaseRef(payload, leaseRef{a.ID, rec.Incarnation, a.Remaining})
 			}
 		}
@@ -173,6 +184,7 @@ func (k *keeper) applied(granted []lease.Record, ended []int64) {
 	}
 	now := k.now()
 	for _, rec := range granted {
+		k.granted = max(k.granted, rec.Incarnation)
 		if cur, ok := k.d.leases.Get(rec.ID); ok && cur.Incarnation == rec.Incarnation {
 			k.clock.Grant(now, rec.ID, rec.TTL)
 		}
