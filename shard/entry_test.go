@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	pvfs "github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
+	sm "github.com/lni/dragonboat/v4/statemachine"
 	"pgregory.net/rapid"
 )
 
@@ -188,7 +189,7 @@ func TestSnapshotStops(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := writeSnapshot(snap, Prefix(1, 1), &bytes.Buffer{}, stop); !errors.Is(err, errSnapshotStopped) {
+	if err := writeSnapshot(snap, Prefix(1, 1), &bytes.Buffer{}, stop); !errors.Is(err, sm.ErrSnapshotStopped) {
 		t.Errorf("%v", err)
 	}
 }

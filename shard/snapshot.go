@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	sm "github.com/lni/dragonboat/v4/statemachine"
 )
 
 // A replica's snapshot is the magic, then its Pebble records in key order, each
@@ -30,9 +31,8 @@ const (
 )
 
 var (
-	errBadSnapshot     = errors.New("malformed snapshot")
-	errSnapshotStopped = errors.New("snapshot stopped")
-	castagnoli         = crc32.MakeTable(crc32.Castagnoli)
+	errBadSnapshot = errors.New("malformed snapshot")
+	castagnoli     = crc32.MakeTable(crc32.Castagnoli)
 )
 
 // writeSnapshot writes all records below prefix.
@@ -65,7 +65,7 @@ func writeRecords(snap *pebble.Snapshot, prefix []byte, out *bufio.Writer, stop 
 	n := 0
 	for it.First(); it.Valid(); it.Next() {
 		if n++; n%snapshotStopEvery == 0 && stopped(stop) {
-			return errSnapshotStopped
+			return sm.ErrSnapshotStopped
 		}
 		key := it.Key()[len(prefix):]
 		value, err := it.ValueAndErr()
@@ -153,7 +153,7 @@ func copyRecords(w *sstable.Writer, prefix []byte, r io.Reader, stop <-chan stru
 	key := append([]byte(nil), prefix...)
 	for n := 1; ; n++ {
 		if n%snapshotStopEvery == 0 && stopped(stop) {
-			return errSnapshotStopped
+			return sm.ErrSnapshotStopped
 		}
 		keyLen, err := binary.ReadUvarint(in)
 		if err != nil || keyLen > maxSnapshotRecord {

@@ -171,6 +171,15 @@ func (s *stateMachine) SaveSnapshot(pinned any, w io.Writer, stop <-chan struct{
 	if cerr := snap.Close(); err == nil {
 		err = cerr
 	}
+	return stoppedOr(err)
+}
+
+// stoppedOr returns dragonboat's error for a snapshot that was stopped as
+// dragonboat knows it, and any other as it is. On another it panics.
+func stoppedOr(err error) error {
+	if errors.Is(err, sm.ErrSnapshotStopped) {
+		return sm.ErrSnapshotStopped
+	}
 	return err
 }
 
@@ -183,7 +192,11 @@ func (s *stateMachine) RecoverFromSnapshot(r io.Reader, stop <-chan struct{}) er
 	s.r.lost()
 	s.r.machine.BeginReload()
 	if err := readSnapshot(s.db, s.r.fs, s.r.tempDir, s.r.prefix, r, stop); err != nil {
-		return err
+		// The old state is still there, whole.
+		if rerr := s.r.machine.Reload(); rerr != nil {
+			return errors.Join(err, rerr)
+		}
+		return stoppedOr(err)
 	}
 	p, err := readProgress(s.db, s.r.prefix)
 	if err != nil {
