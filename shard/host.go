@@ -236,11 +236,12 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start shard %d: %w", c.ShardID, err)
 	}
+	// The mutex is held so that a report that comes now is not overtaken by the
+	// early one.
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.replicas[c.ShardID] = r
-	early, ok := h.early[c.ShardID]
-	h.mu.Unlock()
-	if ok {
+	if early, ok := h.early[c.ShardID]; ok {
 		r.leaderUpdated(early)
 	}
 	return r, nil

@@ -175,9 +175,11 @@ func (r *Replica) send(term uint64, calls []*call) {
 		r.mu.Unlock()
 		return
 	}
-	r.dropLocked(f)
+	never := r.dropLocked(f)
 	r.mu.Unlock()
-	f.settle(ErrNotApplied)
+	if never {
+		f.settle(ErrNotApplied)
+	}
 	r.log.Debug("batch refused", slog.Uint64("shard", r.shardID), slog.Any("error", err))
 }
 
