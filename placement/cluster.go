@@ -12,6 +12,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
@@ -168,6 +169,13 @@ func (c *Cluster) ClearAlarm(ctx context.Context, member uint64, t pb.AlarmType)
 		return nil, err
 	}
 	return []*pb.AlarmMember{{MemberID: member, Alarm: t}}, nil
+}
+
+// Follow makes sessions hear of the tokens that begin and end from now on. It is
+// called when the log that was there at the start has been applied: tokens do not
+// outlive the process that they were made in, though the log may tell of them again.
+func (c *Cluster) Follow(sessions auth.Sessions) {
+	c.replica.Between(func() { c.machine.follow(sessions) })
 }
 
 // ConfirmUsers proves that the users and roles of State are the newest.

@@ -74,9 +74,9 @@ func Open(db *pebble.DB, prefix []byte) (*Machine, error) {
 	return m, nil
 }
 
-// Follow makes sessions hear of the tokens that the commands from now on begin and
-// end. It is called before the replica starts.
-func (m *Machine) Follow(sessions auth.Sessions) { m.sessions = sessions }
+// follow makes sessions hear of the tokens that the commands from now on begin and
+// end. No command may be applied meanwhile.
+func (m *Machine) follow(sessions auth.Sessions) { m.sessions = sessions }
 
 // State returns the newest state. It must not be changed.
 func (m *Machine) State() *State { return m.state.Load() }

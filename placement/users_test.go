@@ -125,7 +125,7 @@ func TestRejectedChangeOfUsers(t *testing.T) {
 func TestSessionsHearOfTokens(t *testing.T) {
 	s := newSystem(t)
 	h := &heard{}
-	s.m.Follow(h)
+	s.m.follow(h)
 	s.mustChange(
 		&pb.InternalRaftRequest{AuthUserAdd: &pb.AuthUserAddRequest{Name: "root"}},
 		&pb.InternalRaftRequest{AuthUserGrantRole: &pb.AuthUserGrantRoleRequest{User: "root", Role: "root"}},

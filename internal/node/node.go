@@ -17,7 +17,6 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	raftvfs "github.com/lni/vfs"
-	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/api"
@@ -228,7 +227,6 @@ func (n *Node) openShards(o *Options) error {
 	if len(ignored) > 0 {
 		o.Log.Warn("options of --auth-token are not known", slog.Any("options", ignored))
 	}
-	machine.Follow(n.tokens)
 	id := n.dir.Identity().NodeID
 	n.cluster, err = placement.Start(placement.Config{
 		Host: n.system, Machine: machine, Self: id, ReplicaID: 1,
@@ -248,6 +246,7 @@ func (n *Node) openShards(o *Options) error {
 	if err != nil {
 		return err
 	}
+	n.cluster.Follow(n.tokens)
 	for _, h := range state.Shards {
 		for replicaID, nodeID := range h.Replicas {
 			if nodeID != id {
@@ -276,7 +275,7 @@ func (n *Node) openServer(o *Options) error {
 	n.router = router.New(router.Config{
 		Map: n.cluster, Directory: n.cluster, Shards: n.shards, Timeout: requestTimeout(c), Compactor: n.compactState,
 	})
-	metrics := prometheus.NewRegistry()
+	metrics := newMetrics()
 	view := services{Router: n.router, node: n}
 	var err error
 	n.server, err = api.NewServer(api.Config{

@@ -207,6 +207,9 @@ func TestUsersSurvivePowerCuts(t *testing.T) {
 	if got.Settings != want.Settings || len(got.Users) != len(want.Users) || len(got.Roles) != len(want.Roles) {
 		t.Errorf("%+v after a power cut, %+v before", got.Settings, want.Settings)
 	}
+	if id, ok := c.node.tokens.Identify(token, 1); ok {
+		t.Errorf("the token of before gives %+v", id)
+	}
 	put := &pb.PutRequest{Key: []byte("k")}
 	if _, err := c.node.router.Put(c.as("u"), put); err != nil {
 		t.Errorf("a write with the right: %v", err)
