@@ -73,7 +73,7 @@ func TestFootprint(t *testing.T) {
 		idleLimit  = 100 * mib
 		leaseLimit = 300 * mib
 		leases     = 100_000
-		loaders    = 64
+		loaders    = 250
 		batch      = 100
 	)
 	s := serve(t, "--enable-pprof")

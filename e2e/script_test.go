@@ -1,5 +1,3 @@
-//go:build testscript
-
 package e2e
 
 import (
