@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -105,7 +107,7 @@ func (p *process) start() {
 		try, stop := context.WithTimeout(ctx, time.Second)
 		_, err := c.Get(try, "ready")
 		stop()
-		if err == nil {
+		if err == nil || errors.Is(err, rpctypes.ErrUserEmpty) {
 			return
 		}
 		select {
