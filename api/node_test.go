@@ -64,6 +64,9 @@ type node struct {
 	// users are the users and roles, and tokens theirs.
 	users  *auth.State
 	tokens *auth.Simple
+	// changed, if set, sees every change of users, and loggingIn runs before a login.
+	changed   func(*pb.InternalRaftRequest)
+	loggingIn func()
 	// calls counts the calls that reached the store or the leases.
 	calls atomic.Int64
 }
@@ -260,6 +263,9 @@ func (n *node) Users(context.Context) (*auth.State, error) {
 func (n *node) ConfirmUsers(ctx context.Context) (*auth.State, error) { return n.Users(ctx) }
 
 func (n *node) ChangeUsers(_ context.Context, r *pb.InternalRaftRequest) error {
+	if n.changed != nil {
+		n.changed(r)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	next, effect, err := n.users.Apply(r)
@@ -274,6 +280,9 @@ func (n *node) ChangeUsers(_ context.Context, r *pb.InternalRaftRequest) error {
 }
 
 func (n *node) Login(_ context.Context, user, prefix string) (token string, err error) {
+	if n.loggingIn != nil {
+		n.loggingIn()
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.users, token, err = n.users.Login(user, prefix)
