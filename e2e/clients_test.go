@@ -71,6 +71,7 @@ func value(t *testing.T, kv clientv3.KV, key string) string {
 // Money moved between accounts by software transactions is neither made nor lost,
 // at the levels of isolation that promise it.
 func stmMovesMoney(t *testing.T, _ *process, c *clientv3.Client) {
+	t.Helper()
 	for _, level := range []concurrency.Isolation{
 		concurrency.SerializableSnapshot, concurrency.Serializable, concurrency.RepeatableReads,
 	} {
@@ -117,6 +118,7 @@ func stmMovesMoney(t *testing.T, _ *process, c *clientv3.Client) {
 }
 
 func sessionEndsWithItsLease(t *testing.T, _ *process, c *clientv3.Client) {
+	t.Helper()
 	s, err := concurrency.NewSession(c, concurrency.WithTTL(5))
 	if err != nil {
 		t.Fatal(err)
@@ -148,6 +150,7 @@ func sessionEndsWithItsLease(t *testing.T, _ *process, c *clientv3.Client) {
 
 // Two leasing clients see each other's writes through their caches.
 func leasingCaches(t *testing.T, p *process, c *clientv3.Client) {
+	t.Helper()
 	other := p.client()
 	defer other.Close()
 	a, closeA, err := leasing.NewKV(c, "leasing/")
@@ -182,6 +185,7 @@ func leasingCaches(t *testing.T, p *process, c *clientv3.Client) {
 }
 
 func orderingNeverStepsBack(t *testing.T, _ *process, c *clientv3.Client) {
+	t.Helper()
 	kv := ordering.NewKV(c, func(op clientv3.Op, _ clientv3.OpResponse, prev int64) error {
 		return fmt.Errorf("%v: revision stepped back behind %d", op, prev)
 	})
@@ -198,6 +202,7 @@ func orderingNeverStepsBack(t *testing.T, _ *process, c *clientv3.Client) {
 }
 
 func namespacePrefixes(t *testing.T, _ *process, c *clientv3.Client) {
+	t.Helper()
 	kv, w := namespace.NewKV(c, "ns/"), namespace.NewWatcher(c, "ns/")
 	rev := put(t, kv, "a", "1")
 	put(t, c, "other", "1")
@@ -226,6 +231,7 @@ func namespacePrefixes(t *testing.T, _ *process, c *clientv3.Client) {
 }
 
 func namingFollows(t *testing.T, _ *process, c *clientv3.Client) {
+	t.Helper()
 	m, err := endpoints.NewManager(c, "service")
 	if err != nil {
 		t.Fatal(err)
@@ -255,6 +261,7 @@ func namingFollows(t *testing.T, _ *process, c *clientv3.Client) {
 
 // A mirror takes a snapshot in pages while writes go on, then follows.
 func mirrorFollows(t *testing.T, _ *process, c *clientv3.Client) {
+	t.Helper()
 	const before, after = 2500, 50
 	for i := range before {
 		put(t, c, fmt.Sprintf("mirror/%04d", i), "v")
@@ -289,6 +296,7 @@ func mirrorFollows(t *testing.T, _ *process, c *clientv3.Client) {
 // etcd's gRPC proxy stands in front of the server, and clients behind it put, watch,
 // lease and lock.
 func proxyServes(t *testing.T, p *process, c *clientv3.Client) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	kv, kvDone := grpcproxy.NewKvProxy(c)
@@ -307,11 +315,9 @@ func proxyServes(t *testing.T, p *process, c *clientv3.Client) {
 	behind := dialClient(t, l.Addr().String())
 	lockBehindProxy(t, behind)
 	rev := put(t, behind, "proxy/k", "v")
-	for r := range behind.Watch(ctx, "proxy/", clientv3.WithPrefix(), clientv3.WithRev(rev)) {
-		if len(r.Events) != 1 || string(r.Events[0].Kv.Value) != "v" {
-			t.Errorf("watched %v through the proxy", r.Events)
-		}
-		break
+	r := <-behind.Watch(ctx, "proxy/", clientv3.WithPrefix(), clientv3.WithRev(rev))
+	if len(r.Events) != 1 || string(r.Events[0].Kv.Value) != "v" {
+		t.Errorf("watched %v through the proxy", r.Events)
 	}
 	if got := value(t, c, "proxy/k"); got != "v" {
 		t.Errorf("written through the proxy: %q", got)

@@ -121,6 +121,7 @@ func TestEtcdctl(t *testing.T) {
 }
 
 func ctlKeys(t *testing.T, c *ctl) {
+	t.Helper()
 	c.run("OK", "put", "k/1", "one")
 	c.feed("from stdin", "OK", "put", "k/2")
 	c.run("OK", "put", "k/3", "three", "--prev-kv")
@@ -144,6 +145,7 @@ func ctlKeys(t *testing.T, c *ctl) {
 }
 
 func ctlWatch(t *testing.T, c *ctl) {
+	t.Helper()
 	await := c.follow("watch", "w/", "--prefix", "--prev-kv")
 	// A watch says nothing until something happens: writes go on until it does.
 	seen := make(chan struct{})
@@ -164,6 +166,7 @@ func ctlWatch(t *testing.T, c *ctl) {
 }
 
 func ctlLeases(t *testing.T, c *ctl) {
+	t.Helper()
 	out := c.run("granted with TTL\\(100s\\)", "lease", "grant", "100")
 	id := strings.Fields(out)[1]
 	c.run("OK", "put", "leased", "v", "--lease="+id)
@@ -178,6 +181,7 @@ func ctlLeases(t *testing.T, c *ctl) {
 }
 
 func ctlMaintenance(t *testing.T, c *ctl) {
+	t.Helper()
 	c.run("is healthy", "endpoint", "health")
 	c.run("true", "endpoint", "health", "--cluster", "-w", "json")
 	c.run(`3\.7\.3`, "endpoint", "status", "-w", "table")
@@ -200,6 +204,7 @@ func ctlMaintenance(t *testing.T, c *ctl) {
 }
 
 func ctlLocks(t *testing.T, c *ctl) {
+	t.Helper()
 	c.run("^held\n$", "lock", "l", "--", "echo", "held")
 	c.run("l/[0-9a-f]+ [1-9]", "lock", "l", "--", "sh", "-c", "echo $ETCD_LOCK_KEY $ETCD_LOCK_REV")
 	c.refused("exit status 3", "lock", "l", "--", "sh", "-c", "exit 3")
@@ -210,6 +215,7 @@ func ctlLocks(t *testing.T, c *ctl) {
 }
 
 func ctlMirror(t *testing.T, c *ctl) {
+	t.Helper()
 	to := newProcess(t)
 	c.run("OK", "put", "m/1", "before")
 	c.follow("make-mirror", to.addr, "--prefix=m/")
@@ -228,6 +234,7 @@ func ctlMirror(t *testing.T, c *ctl) {
 }
 
 func ctlUsers(t *testing.T, c *ctl) {
+	t.Helper()
 	c.run("User root created", "user", "add", "root:secret")
 	c.run("Role root created", "role", "add", "root")
 	c.run("Role root is granted to user root", "user", "grant-role", "root", "root")
