@@ -1,6 +1,6 @@
 // Package placement keeps what all nodes must agree on and no data shard owns:
 // who the nodes are, which shards there are and where their replicas live, the
-// map from positions to shards, and the alarms.
+// map from positions to shards, the alarms, and the users with their roles.
 //
 // All of it is the replicated state of the system shard. Every node holds a
 // replica of it (or follows one) and publishes each new state as an immutable
