@@ -20,6 +20,8 @@ const (
 	samples = 10
 	// longestInterval bounds the time between two compactions by period.
 	longestInterval = time.Hour
+	// shortestSample bounds how often the revision is noted.
+	shortestSample = time.Millisecond
 	// revisionInterval lies between two compactions by revisions.
 	revisionInterval = 5 * time.Minute
 )
@@ -72,8 +74,8 @@ func (k *Compactor) Close() {
 // are there, compacts at the oldest, once an interval.
 func (k *Compactor) byPeriod(ctx context.Context) {
 	interval := min(k.c.Period, longestInterval)
-	sample := interval / samples
-	keep := int(k.c.Period / sample)
+	sample := max(interval/samples, shortestSample)
+	keep := max(int(k.c.Period/sample), 1)
 	var noted []int64
 	var last int64
 	next := time.Now().Add(k.c.Period)

@@ -54,6 +54,7 @@ func TestCompactions(t *testing.T) {
 	}{
 		{"short period", Config{Period: 10 * time.Minute}, 0, 31 * time.Minute, []int64{61, 661, 1261}},
 		{"long period", Config{Period: 2 * time.Hour}, 0, 4*time.Hour + time.Minute, []int64{361, 3961, 7561}},
+		{"hardly a period", Config{Period: 5 * time.Nanosecond}, 0, 2500 * time.Millisecond, []int64{1, 2, 3}},
 		{"failure is tried again", Config{Period: 10 * time.Minute}, 1, 12 * time.Minute, []int64{121}},
 		{"revisions", Config{Revisions: 100}, 0, 11 * time.Minute, []int64{201, 501}},
 		{"another node's work", Config{Revisions: 100, Leads: func() bool { return false }}, 0, time.Hour, nil},
