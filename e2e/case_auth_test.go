@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -443,5 +445,29 @@ func TestClientLogsInAgain(t *testing.T) {
 				t.Errorf("get after another password: %v", err)
 			}
 		})
+	}
+}
+
+// Health checks and the ends of leases are the server's own business.
+func TestServerNeedsNoUser(t *testing.T) {
+	s := serveUsers(t)
+	s.enable()
+	for _, path := range []string{"/health", "/livez", "/readyz"} {
+		resp, err := http.Get("http://" + s.addr + path)
+		if must(t, resp, err).StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+		resp.Body.Close()
+	}
+	// A lease ends by itself, with its keys, whoever may write them.
+	_, err := s.lease.LeaseGrant(s.as("root"), &pb.LeaseGrantRequest{ID: 7, TTL: 2})
+	must(t, 7, err)
+	_, err = s.kv.Put(s.as("root"), &pb.PutRequest{Key: []byte("k"), Lease: 7})
+	must(t, 7, err)
+	w := s.watchAs("root")
+	w.create(&pb.WatchCreateRequest{Key: []byte("k")})
+	w.created()
+	if r := w.next(); len(r.Events) != 1 || r.Events[0].Type != mvccpb.Event_DELETE {
+		t.Errorf("the end of a lease: %v", r)
 	}
 }
