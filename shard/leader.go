@@ -58,12 +58,7 @@ func (r *Replica) begin(term uint64) {
 		}
 		rs, err := r.nh.Propose(r.session, appendBegin(nil, term), r.host.attempt())
 		if err != nil {
-			pause := time.NewTimer(beginPause)
-			select {
-			case <-changed:
-			case <-pause.C:
-			}
-			pause.Stop()
+			r.pause(changed, beginPause)
 			continue
 		}
 		select {
@@ -71,6 +66,7 @@ func (r *Replica) begin(term uint64) {
 		case result := <-rs.AppliedC():
 			if !result.Completed() {
 				r.log.Debug("begin entry did not apply", slog.Uint64("shard", r.shardID), slog.Uint64("term", term))
+				r.pause(changed, beginPause)
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -33,7 +34,9 @@ type sweeper struct {
 	running, closed bool
 	// again says that a compaction came while the sweep ran.
 	again bool
-	// done is closed, and replaced, when a sweep has come to its end.
+	// failure is what stopped the last sweep, nil while one runs.
+	failure error
+	// done is closed, and replaced, when a sweep has ended.
 	done chan struct{}
 	stop chan struct{}
 }
@@ -64,26 +67,25 @@ func (s *sweeper) run() {
 			s.mu.Unlock()
 			return
 		}
-		s.again = false
+		s.again, s.failure = false, nil
 		s.mu.Unlock()
-		if !s.sweep() {
-			continue
-		}
+		err := s.sweep()
 		s.mu.Lock()
+		s.failure = err
 		close(s.done)
 		s.done = make(chan struct{})
 		s.mu.Unlock()
 	}
 }
 
-// sweep takes steps until nothing is left and reports whether it got there.
-func (s *sweeper) sweep() bool {
+// sweep takes steps until nothing is left, the sweeper is closed or the disk fails.
+func (s *sweeper) sweep() error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
 		select {
 		case <-s.stop:
-			return false
+			return ErrStopped
 		case <-pause.C:
 		}
 		s.busy.Lock()
@@ -92,10 +94,10 @@ func (s *sweeper) sweep() bool {
 		if err != nil {
 			s.log.Error("space of compacted versions can't be freed; check the disk that holds the data directory",
 				slog.Any("error", err))
-			return false
+			return fmt.Errorf("free space of compacted versions: %w", err)
 		}
 		if done {
-			return true
+			return nil
 		}
 		pause.Reset(sweepPause)
 	}
@@ -105,14 +107,17 @@ func (s *sweeper) sweep() bool {
 func (s *sweeper) hold()    { s.busy.Lock() }
 func (s *sweeper) release() { s.busy.Unlock() }
 
-// await returns when the store has been swept up to rev.
+// await returns when the store has been swept up to rev, or can't be.
 func (s *sweeper) await(ctx context.Context, rev int64) error {
 	for {
 		s.mu.Lock()
-		done := s.done
+		done, failure := s.done, s.failure
 		s.mu.Unlock()
-		if s.store.SweepDone(rev) {
+		switch {
+		case s.store.SweepDone(rev):
 			return nil
+		case failure != nil:
+			return failure
 		}
 		select {
 		case <-done:

@@ -28,6 +28,9 @@ const (
 // drainTimeout bounds how long running calls may finish after a signal.
 const drainTimeout = 3 * time.Second
 
+// failedTimeout bounds how long a node that can't go on may take to stop.
+const failedTimeout = 10 * time.Second
+
 func main() {
 	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
@@ -79,17 +82,28 @@ func serve(c *config.Config, stdout, stderr io.Writer) int {
 	for _, a := range n.Addrs() {
 		log.Info("serving clients", slog.String("address", a.String()))
 	}
-	code := 0
 	select {
 	case <-ctx.Done():
 		stop()
+		if err := shutDown(n); err != nil {
+			return fail(stderr, err)
+		}
+		return 0
 	case err := <-n.Failed():
-		code = fail(stderr, err)
+		code := fail(stderr, err)
+		stopped := make(chan error, 1)
+		go func() { stopped <- shutDown(n) }()
+		select {
+		case <-stopped:
+		case <-time.After(failedTimeout): // a broken disk may hold anything up
+		}
+		return code
 	}
+}
+
+// shutDown lets running calls finish, within bounds, and stops the node.
+func shutDown(n *node.Node) error {
 	drain, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
-	if err := n.Stop(drain); err != nil {
-		code = fail(stderr, err)
-	}
-	return code
+	return n.Stop(drain)
 }

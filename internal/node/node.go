@@ -12,6 +12,8 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -58,8 +60,13 @@ type Node struct {
 	server    *api.Server
 	compactor *compactor.Compactor
 	disk      *diskWatch
-	failed    chan error
-	serving   int
+	// failed has room for the first failure; it is never closed.
+	failed chan error
+	// stateFailures counts the failures of the state's background work since the
+	// last memtable was written.
+	stateFailures atomic.Int64
+	// served is closed when no listener is served any more.
+	served chan struct{}
 	// spool names the directory that backups are made in.
 	spool func() string
 }
@@ -70,7 +77,7 @@ const startTimeout = time.Minute
 
 // Start starts a node and returns when it serves.
 func Start(o Options) (n *Node, err error) {
-	n = &Node{log: o.Log, listeners: o.Listeners, shards: make(map[uint64]*shard.Data), failed: make(chan error, 1)}
+	n = &Node{log: o.Log, listeners: o.Listeners, shards: make(map[uint64]*shard.Data), failed: make(chan error, 1), served: make(chan struct{})}
 	n.spool = os.TempDir
 	defer func() {
 		if err != nil {
@@ -171,12 +178,35 @@ func (n *Node) openState(o *Options) error {
 		MemTableSize:       stateMemtable,
 		FormatMajorVersion: pebble.FormatNewest,
 		Logger:             pebbleLogger{o.Log},
+		EventListener:      &pebble.EventListener{BackgroundError: n.stateFailed, FlushEnd: n.stateFlushed},
 	})
 	if err != nil {
 		return fmt.Errorf("open state in %s: %w", n.dir.State(), err)
 	}
 	n.state = db
 	return nil
+}
+
+// maxStateFailures is how many times in a row the state's background work may
+// fail before the node gives up on its disk.
+const maxStateFailures = 10
+
+// stateFailed is told of each failure to write the state in the background. Pebble
+// tries again at once, and for ever.
+func (n *Node) stateFailed(err error) {
+	switch n.stateFailures.Add(1) {
+	case 1:
+		n.log.Error("the state can't be written; it is tried again", slog.String("error", err.Error()))
+	case maxStateFailures:
+		n.fail(fmt.Errorf("write state in %s: %w; check the disk and free space, then start the node again", n.dir.State(), err))
+	}
+}
+
+// stateFlushed is told of each attempt to write a memtable.
+func (n *Node) stateFlushed(i pebble.FlushInfo) {
+	if i.Err == nil {
+		n.stateFailures.Store(0)
+	}
 }
 
 func (n *Node) openHosts(o *Options) error {
@@ -295,22 +325,26 @@ func (n *Node) compactState(ctx context.Context) error {
 }
 
 func (n *Node) serve() {
-	n.serving = len(n.listeners)
-	served := make(chan error, len(n.listeners))
+	var serving sync.WaitGroup
 	for _, l := range n.listeners {
-		go func() { served <- n.server.Serve(l) }()
+		serving.Go(func() {
+			if err := n.server.Serve(l); !errors.Is(err, api.ErrServerStopped) {
+				n.fail(err)
+			}
+		})
 	}
 	go func() {
-		for range n.serving {
-			if err := <-served; err != nil && !errors.Is(err, api.ErrServerStopped) {
-				select {
-				case n.failed <- err:
-				default:
-				}
-			}
-		}
-		close(n.failed)
+		serving.Wait()
+		close(n.served)
 	}()
+}
+
+// fail reports that the node can't go on.
+func (n *Node) fail(err error) {
+	select {
+	case n.failed <- err:
+	default: // one failure is enough
+	}
 }
 
 // Addrs returns the addresses that clients are served on.
@@ -322,15 +356,13 @@ func (n *Node) Addrs() []net.Addr {
 	return addrs
 }
 
-// Failed yields an error when the node can't serve any more. It is closed when
-// the node has stopped serving.
+// Failed yields an error when the node can't go on and should be stopped.
 func (n *Node) Failed() <-chan error { return n.failed }
 
 // Stop ends the node: calls that run may finish while ctx lasts.
 func (n *Node) Stop(ctx context.Context) error {
 	n.server.Stop(ctx)
-	for range n.failed {
-	}
+	<-n.served
 	return n.close()
 }
 
