@@ -1,6 +1,7 @@
 package api
 
 import (
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
@@ -16,7 +17,9 @@ const anyone = "*"
 type access struct {
 	// origins and hosts are those that are let in; none at all lets all in.
 	origins, hosts []string
-	next           http.Handler
+	// users is nil where a certificate's common name is nobody's name.
+	users Users
+	next  http.Handler
 }
 
 // ServeHTTP judges a request and passes it on.
@@ -29,6 +32,14 @@ func (a *access) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"Requests over TLS may name any host.", host), http.StatusMisdirectedRequest)
 		return
 	}
+	if refused, err := a.namesUser(r); err != nil {
+		http.Error(w, text(toStatus(err)), http.StatusServiceUnavailable)
+		return
+	} else if refused {
+		http.Error(w, "The common name of a client's certificate does not name a user here. "+
+			"Use a certificate without one, and a token.", http.StatusBadRequest)
+		return
+	}
 	if origin := r.Header.Get("Origin"); allows(a.origins, anyone) {
 		allowOrigin(w, anyone)
 	} else if allows(a.origins, origin) {
@@ -39,6 +50,21 @@ func (a *access) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.next.ServeHTTP(w, r)
+}
+
+// namesUser tells whether a request to the gateway comes with a certificate that
+// names a user: the gateway's calls would not be that user's.
+func (a *access) namesUser(r *http.Request) (bool, error) {
+	if a.users == nil || r.TLS == nil || !strings.HasPrefix(r.URL.Path, "/v3/") {
+		return false, nil
+	}
+	users, err := a.users.Users(r.Context())
+	if err != nil || !users.Enabled {
+		return false, err
+	}
+	return slices.ContainsFunc(r.TLS.VerifiedChains, func(chain []*x509.Certificate) bool {
+		return len(chain) > 0 && chain[0].Subject.CommonName != ""
+	}), nil
 }
 
 // allows tells whether a list lets name in. A name that is not in the list, even

@@ -44,6 +44,13 @@
 // stream is read before the stream is opened, so that an unreadable one is
 // answered. access.go is what every request passes before.
 //
+// # TLS
+//
+// Over TLS the protocols offered in the handshake tell the clients apart. One that
+// offers nothing but HTTP/2 is most often gRPC's: its first request is read
+// (sniff.go), and a call goes to the same gRPC server as without TLS. All others
+// are net/http's, which passes gRPC calls on to Server.inner.
+//
 // # Streams
 //
 // A stream's handler goroutine is its only sender. One goroutine more reads the

@@ -297,6 +297,7 @@ func TestGatewayManyWatches(t *testing.T) {
 			<-limit
 			if err != nil {
 				t.Error(err)
+				open <- struct{}{}
 				return
 			}
 			defer resp.Body.Close()

@@ -10,6 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
+// http2Major is the major version of HTTP by which gRPC calls come.
+const http2Major = 2
+
 // versions is the answer of /version.
 type versions struct {
 	Server  string `json:"etcdserver"`
@@ -47,7 +50,17 @@ func (s *Server) handler() (http.Handler, error) {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
 	control := &access{origins: s.config.AllowedOrigins, hosts: s.config.AllowedHosts, next: mux}
-	return s.counted(control), nil
+	if s.gateway != nil && s.config.CertificateUsers {
+		control.users = s.config.Users
+	}
+	return s.counted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		restoreTLS(r)
+		if r.ProtoMajor == http2Major && isGRPC(r.Header.Get("Content-Type")) {
+			s.inner.ServeHTTP(w, r)
+			return
+		}
+		control.ServeHTTP(w, r)
+	})), nil
 }
 
 // counted makes Stop wait for what h serves. net/http waits for no handler whose

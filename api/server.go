@@ -14,6 +14,7 @@ import (
 	promgrpc "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/soheilhy/cmux"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
@@ -106,6 +107,9 @@ func NewServer(c Config) (*Server, error) {
 	s.http = &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: headerTimeout,
+		ConnContext:       withTLS,
+		Protocols:         httpProtocols(),
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: int(min(c.MaxConcurrentStreams, math.MaxInt32))},
 		ErrorLog:          slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -115,11 +119,22 @@ func NewServer(c Config) (*Server, error) {
 	return s, nil
 }
 
+// httpProtocols are what net/http serves: of HTTP/2 without TLS only what a fork
+// has sniffed at comes to it.
+func httpProtocols() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	p.SetHTTP2(true)
+	p.SetUnencryptedHTTP2(true)
+	return p
+}
+
 // options are those of a gRPC server on whose connections at most most calls run at
 // a time.
 func (s *Server) options(metrics *promgrpc.ServerMetrics, codec *countingCodec, most uint32) []grpc.ServerOption {
 	steps := &interceptors{cluster: s.config.Cluster, streams: s.streams, metrics: metrics, log: s.log}
 	return append(steps.options(),
+		grpc.Creds(peerCredentials{insecure.NewCredentials()}),
 		grpc.ForceServerCodecV2(codec),
 		grpc.MaxRecvMsgSize(s.config.MaxRequestBytes+messageOverhead),
 		grpc.MaxSendMsgSize(math.MaxInt32),
@@ -134,6 +149,22 @@ func (s *Server) options(metrics *promgrpc.ServerMetrics, codec *countingCodec, 
 // Serve accepts connections from l and serves gRPC and plain HTTP on them, until
 // Stop, after which it returns ErrServerStopped, or until l fails. It closes l.
 func (s *Server) Serve(l net.Listener) error {
+	return s.serve(l, func(tracked net.Listener) error {
+		mux := cmux.New(tracked)
+		mux.SetReadTimeout(headerTimeout)
+		grpcListener := mux.Match(cmux.HTTP2())
+		httpListener := mux.Match(cmux.Any())
+
+		var servers sync.WaitGroup
+		servers.Go(func() { s.served("grpc", s.grpc.Serve(grpcListener)) })
+		servers.Go(func() { s.served("http", s.http.Serve(httpListener)) })
+		defer servers.Wait()
+		return mux.Serve()
+	})
+}
+
+// serve runs accept on l, whose connections the server can find to close them.
+func (s *Server) serve(l net.Listener, accept func(net.Listener) error) error {
 	s.mu.Lock()
 	if s.stopped {
 		s.mu.Unlock()
@@ -144,16 +175,7 @@ func (s *Server) Serve(l net.Listener) error {
 	s.mu.Unlock()
 	defer s.serving.Done()
 
-	mux := cmux.New(&trackedListener{Listener: l, server: s})
-	mux.SetReadTimeout(headerTimeout)
-	grpcListener := mux.Match(cmux.HTTP2())
-	httpListener := mux.Match(cmux.Any())
-
-	var servers sync.WaitGroup
-	servers.Go(func() { s.served("grpc", s.grpc.Serve(grpcListener)) })
-	servers.Go(func() { s.served("http", s.http.Serve(httpListener)) })
-	err := mux.Serve()
-	servers.Wait()
+	err := accept(&trackedListener{Listener: l, server: s})
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,6 +286,8 @@ type conn struct {
 	net.Conn
 
 	server *Server
+	// onlyHTTP2 is set during a TLS handshake where the client offers nothing else.
+	onlyHTTP2 bool
 }
 
 // Close closes the connection and makes the server forget it.

@@ -107,9 +107,7 @@ func enabled(t testing.TB, requests ...*pb.InternalRaftRequest) *State {
 }
 
 // who returns the identity that a fresh token of a user gives.
-func (s *State) who(user string) Identity {
-	return Identity{User: user, Revision: s.Revision, Known: true}
-}
+func (s *State) who(user string) Identity { return Identity{User: user, Revision: s.Revision, Known: true} }
 
 // Each request is applied to the state before it; want is its error, revision and
 // epoch are the state's then.

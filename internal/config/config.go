@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/tls"
 	"log/slog"
 	"time"
 
@@ -21,6 +22,14 @@ type Config struct {
 	AdvertiseClientURLs, AdvertisePeerURLs types.URLs
 	// ReusePort and ReuseAddress are socket options of every listener.
 	ReusePort, ReuseAddress bool
+
+	// ClientTLS is what clients are served with over TLS.
+	ClientTLS TLS
+	// EnableGateway serves the JSON API.
+	EnableGateway bool
+	// CORS are the origins whose pages may read HTTP answers, and HostWhitelist the
+	// hosts that HTTP requests without TLS may ask for; "*" or none stands for all.
+	CORS, HostWhitelist []string
 
 	// InitialCluster lists the cluster's nodes at its first start, with the peer
 	// URLs of each. This node is among them.
@@ -146,6 +155,10 @@ func newConfig() *Config {
 		ListenPeerURLs:       mustURLs("http://localhost:2380"),
 		AdvertiseClientURLs:  mustURLs("http://localhost:2379"),
 		AdvertisePeerURLs:    mustURLs("http://localhost:2380"),
+		ClientTLS:            TLS{MinVersion: tls.VersionTLS12, SelfSignedYears: 1},
+		EnableGateway:        true,
+		CORS:                 []string{"*"},
+		HostWhitelist:        []string{"*"},
 		ClusterState:         NewCluster,
 		ClusterToken:         "etcd-cluster",
 		HeartbeatInterval:    100 * time.Millisecond,

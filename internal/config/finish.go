@@ -43,7 +43,7 @@ func (c *Config) finish(made map[string]string) error {
 	if c.initialSplits != "" {
 		return errors.New("--initial-splits must be empty: this version has one data shard")
 	}
-	for _, check := range []func() error{c.checkURLs, c.finishCluster, c.checkTimes, c.finishCompaction} {
+	for _, check := range []func() error{c.checkURLs, func() error { return c.checkTLS(made) }, c.finishCluster, c.checkTimes, c.finishCompaction} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -69,6 +69,11 @@ func (c *Config) checkURLs() error {
 			}
 		}
 	}
+	for _, u := range c.ListenPeerURLs {
+		if secure(u) {
+			return fmt.Errorf("invalid value %q for --listen-peer-urls: %s", u.String(), idleOne)
+		}
+	}
 	for _, a := range []struct {
 		flag string
 		urls types.URLs
@@ -88,13 +93,13 @@ func (c *Config) checkURLs() error {
 	return nil
 }
 
+// secure reports whether a URL is one of TLS.
+func secure(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
+
 // hasHost reports whether the scheme is one of network addresses, not of files.
 func hasHost(u url.URL) bool { return u.Scheme == "http" || u.Scheme == "https" }
 
 func checkListen(u url.URL) error {
-	if u.Scheme == "https" || u.Scheme == "unixs" {
-		return errors.New(idleTLS)
-	}
 	if !hasHost(u) {
 		if u.Host+u.Path == "" {
 			return errors.New("the path of the socket is missing")

@@ -40,11 +40,10 @@ type group struct {
 const (
 	idleBackend   = "the store of etcd that it tunes is not used here"
 	idleLog       = "the Raft log lies in the data directory and is trimmed without it"
-	idleTLS       = "this version serves plain connections only"
+	idleDials     = "the gateway needs no certificate to call its own server"
 	idleDiscovery = "this version finds no nodes by discovery"
 	idleTracing   = "this version sends no traces"
 	idleOne       = "this version runs clusters of one node"
-	idleHTTP      = "this version has no HTTP API that it could guard"
 	idlePort      = "HTTP, metrics and health share the client port"
 	idleHash      = "replicas are not compared in the background"
 	idleSlow      = "slow requests are not logged"
@@ -96,7 +95,7 @@ func (c *Config) memberOptions() []option {
 		{name: "max-wals", value: unreadNumber[uint](5, math.MaxUint), idle: idleLog},
 		{name: "initial-election-tick-advance", value: unreadToggle(true), idle: idleOne},
 		{name: "listen-client-http-urls", value: unreadURLs(nil), idle: idlePort},
-		{name: "enable-grpc-gateway", value: unreadToggle(true), idle: "this version has no gateway"},
+		{name: "enable-grpc-gateway", value: toggle(&c.EnableGateway), help: "Serve the JSON API under /v3"},
 	}
 }
 
@@ -155,39 +154,27 @@ func (c *Config) compactionOptions() []option {
 
 func (c *Config) securityOptions() []option {
 	const client, peer = "client-transport-security.", "peer-transport-security."
-	return []option{
-		{name: "cert-file", value: unreadText(""), key: client + "cert-file", idle: idleTLS},
-		{name: "key-file", value: unreadText(""), key: client + "key-file", idle: idleTLS},
-		{name: "client-cert-file", value: unreadText(""), key: client + "client-cert-file", idle: idleTLS},
-		{name: "client-key-file", value: unreadText(""), key: client + "client-key-file", idle: idleTLS},
-		{name: "client-cert-auth", value: unreadToggle(false), key: client + "client-cert-auth", idle: idleTLS},
-		{name: "trusted-ca-file", value: unreadText(""), key: client + "trusted-ca-file", idle: idleTLS},
-		{name: "auto-tls", value: unreadToggle(false), key: client + "auto-tls", idle: idleTLS},
-		{name: "client-cert-allowed-hostname", value: unreadText(""), key: client + "allowed-hostname", idle: idleTLS},
-		{name: "client-cert-allowed-cn", fileOnly: true, value: unreadText(""), key: client + "allowed-cn", idle: idleTLS},
-		{name: "skip-client-san-verification", fileOnly: true, value: unreadToggle(false), key: client + "skip-client-san-verification", idle: idleTLS},
-		{name: "client-crl-file", value: unreadText(""), key: noKey, idle: idleTLS},
-		{name: "peer-cert-file", value: unreadText(""), key: peer + "cert-file", idle: idleTLS},
-		{name: "peer-key-file", value: unreadText(""), key: peer + "key-file", idle: idleTLS},
-		{name: "peer-client-cert-file", value: unreadText(""), key: peer + "client-cert-file", idle: idleTLS},
-		{name: "peer-client-key-file", value: unreadText(""), key: peer + "client-key-file", idle: idleTLS},
-		{name: "peer-client-cert-auth", value: unreadToggle(false), key: peer + "client-cert-auth", idle: idleTLS},
-		{name: "peer-trusted-ca-file", value: unreadText(""), key: peer + "trusted-ca-file", idle: idleTLS},
-		{name: "peer-auto-tls", value: unreadToggle(false), key: peer + "auto-tls", idle: idleTLS},
-		{name: "peer-cert-allowed-cn", value: unreadText(""), key: peer + "allowed-cn", idle: idleTLS},
-		{name: "peer-cert-allowed-hostname", value: unreadText(""), key: peer + "allowed-hostname", idle: idleTLS},
-		{name: "peer-skip-client-san-verification", value: unreadToggle(false), key: peer + "skip-client-san-verification", idle: idleTLS},
-		{name: "peer-crl-file", value: unreadText(""), key: noKey, idle: idleTLS},
-		{name: "self-signed-cert-validity", value: unreadNumber[uint](1, math.MaxUint), idle: idleTLS},
-		{name: "cipher-suites", value: unreadText(""), idle: idleTLS},
-		{name: "tls-min-version", value: unreadChoice("TLS1.2", "TLS1.3", ""), idle: idleTLS},
-		{name: "tls-max-version", value: unreadChoice("", "TLS1.2", "TLS1.3"), idle: idleTLS},
-		{name: "cors", value: unreadText("*"), idle: idleHTTP},
-		{name: "host-whitelist", value: unreadText("*"), idle: idleHTTP},
+	return append(c.tlsOptions(), []option{
+		{name: "client-cert-file", value: unreadText(""), key: client + "client-cert-file", idle: idleDials},
+		{name: "client-key-file", value: unreadText(""), key: client + "client-key-file", idle: idleDials},
+		{name: "skip-client-san-verification", fileOnly: true, value: unreadToggle(false), key: client + "skip-client-san-verification", idle: "names in certificates are compared with no address here"},
+		{name: "peer-cert-file", value: unreadText(""), key: peer + "cert-file", idle: idleOne},
+		{name: "peer-key-file", value: unreadText(""), key: peer + "key-file", idle: idleOne},
+		{name: "peer-client-cert-file", value: unreadText(""), key: peer + "client-cert-file", idle: idleOne},
+		{name: "peer-client-key-file", value: unreadText(""), key: peer + "client-key-file", idle: idleOne},
+		{name: "peer-client-cert-auth", value: unreadToggle(false), key: peer + "client-cert-auth", idle: idleOne},
+		{name: "peer-trusted-ca-file", value: unreadText(""), key: peer + "trusted-ca-file", idle: idleOne},
+		{name: "peer-auto-tls", value: unreadToggle(false), key: peer + "auto-tls", idle: idleOne},
+		{name: "peer-cert-allowed-cn", value: unreadText(""), key: peer + "allowed-cn", idle: idleOne},
+		{name: "peer-cert-allowed-hostname", value: unreadText(""), key: peer + "allowed-hostname", idle: idleOne},
+		{name: "peer-skip-client-san-verification", value: unreadToggle(false), key: peer + "skip-client-san-verification", idle: idleOne},
+		{name: "peer-crl-file", value: unreadText(""), key: noKey, idle: idleOne},
+		{name: "cors", value: origins(&c.CORS), help: "Origins whose pages may read HTTP answers, URLs separated by commas (* or none: all)"},
+		{name: "host-whitelist", value: words(&c.HostWhitelist), help: "Hosts that HTTP requests without TLS may ask for, separated by commas (* or none: all)"},
 		{name: "auth-token", value: text(&c.AuthToken), help: "Tokens of users: simple, or jwt,sign-method=<RS256, ES256, HS256...>,pub-key=<file>,priv-key=<file>,ttl=<duration>"},
 		{name: "auth-token-ttl", value: seconds(&c.AuthTokenTTL), help: "Seconds that a simple token lasts since its last use (0: 300)"},
 		{name: "bcrypt-cost", value: number(&c.BcryptCost, 0, math.MaxInt), help: "Cost of hashing a password, from 4 to 31"},
-	}
+	}...)
 }
 
 func (c *Config) monitoringOptions() []option {

@@ -81,13 +81,16 @@ func sample(o *option) string {
 	if s := o.value.String(); s != "" && s != "false" {
 		return s
 	}
-	for _, s := range []string{"true", "1", "1s", "a", "http://127.0.0.1:1", "TLS1.2"} {
+	for _, s := range []string{"true", "1", "1s", "a", "http://127.0.0.1:1", "TLS1.2", "TLS_AES_128_GCM_SHA256"} {
 		if o.value.set(s) == nil {
 			return s
 		}
 	}
 	return ""
 }
+
+// needsTLS are settings that do nothing for URLs without TLS, as the default is.
+var needsTLS = map[string]bool{"cert-file": true, "key-file": true, "client-cert-auth": true}
 
 // Each setting, made alone, earns one warning if it does nothing, else none, on
 // the command line, in the environment and in a file.
@@ -103,7 +106,7 @@ func TestOneWarningEach(t *testing.T) {
 			continue
 		}
 		want := 0
-		if o.idle != "" {
+		if o.idle != "" || needsTLS[o.name] {
 			want = 1
 		}
 		var with []string // what must be set with o

@@ -162,8 +162,36 @@ func choice[T ~string](p *T, words ...T) value {
 	return &scalar[T]{p: p, parse: parse, format: func(t T) string { return string(t) }, k: kindText}
 }
 
-// list takes words separated by commas.
-func list(p *[]string) value {
+// words takes words separated by commas, also none.
+func words(p *[]string) value {
+	v := listOf(p)
+	parse := v.parse
+	v.parse = func(s string) ([]string, error) {
+		if s == "" {
+			return nil, nil
+		}
+		return parse(s)
+	}
+	return v
+}
+
+// origins takes URLs separated by commas, or "*", or nothing.
+func origins(p *[]string) value {
+	parse := func(s string) ([]string, error) {
+		if s == "" || s == "*" {
+			return strings.Fields(s), nil
+		}
+		all, err := parseURLs(s)
+		return all.StringSlice(), err
+	}
+	format := func(w []string) string { return strings.Join(w, ",") }
+	return &scalar[[]string]{p: p, parse: parse, format: format, k: kindText}
+}
+
+// list takes words separated by commas, at least one.
+func list(p *[]string) value { return listOf(p) }
+
+func listOf(p *[]string) *scalar[[]string] {
 	parse := func(s string) ([]string, error) {
 		var words []string
 		for w := range strings.SplitSeq(s, ",") {

@@ -26,7 +26,7 @@ var allowed = map[string][]string{
 
 	"internal/node": {
 		"api", "auth", "lock", "router", "placement", "shard", "mvcc", "lease", "internal/config", "internal/compactor",
-		"internal/datadir", "internal/invariant", "internal/keys", "internal/peer",
+		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/peer",
 	},
 
 	"api":       {"auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys"},

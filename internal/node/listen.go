@@ -5,29 +5,68 @@ import (
 	"fmt"
 	"net"
 
-	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/pkg/v3/runtime"
+
+	"github.com/latchkey-db/latchkey/internal/config"
 )
 
 // ErrListen is returned when a port can't be opened, mostly because another
 // process has it.
 var ErrListen = errors.New("can't listen")
 
-// listen opens the listeners of urls.
-func listen(urls types.URLs) ([]net.Listener, error) {
-	var listeners []net.Listener
-	for _, u := range urls {
-		network, addr := "tcp", u.Host
+// reservedFiles is how many of the files that the process may open are kept for the
+// state and the logs.
+const reservedFiles = 1200
+
+// listener is where clients come in.
+type listener struct {
+	net.Listener
+
+	// secure is set where they are served over TLS.
+	secure bool
+}
+
+// plain returns listeners without TLS.
+func plain(all []net.Listener) []listener {
+	var listeners []listener
+	for _, l := range all {
+		listeners = append(listeners, listener{Listener: l})
+	}
+	return listeners
+}
+
+// listen opens the listeners for clients.
+func listen(c *config.Config) ([]listener, error) {
+	var listeners []listener
+	for _, u := range c.ListenClientURLs {
+		addr := u.Host
 		if u.Scheme == "unix" || u.Scheme == "unixs" {
-			network, addr = "unix", u.Host+u.Path
+			addr = u.Host + u.Path
 		}
-		l, err := net.Listen(network, addr)
+		l, err := transport.NewListenerWithOpts(addr, u.Scheme, transport.WithSkipTLSInfoCheck(true),
+			transport.WithSocketOpts(&transport.SocketOpts{ReusePort: c.ReusePort, ReuseAddress: c.ReuseAddress}))
 		if err != nil {
 			for _, open := range listeners {
 				_ = open.Close()
 			}
 			return nil, fmt.Errorf("%w on %s: %w", ErrListen, u.String(), err)
 		}
-		listeners = append(listeners, l)
+		if most := maxConns(); most > 0 {
+			l = transport.LimitListener(l, most)
+		}
+		listeners = append(listeners, listener{Listener: l, secure: u.Scheme == "https" || u.Scheme == "unixs"})
 	}
 	return listeners, nil
+}
+
+// maxConns is how many connections a listener holds at a time: what the files of
+// the process allow, and at most half of them where there are few. 0 stands for no
+// bound.
+func maxConns() int {
+	files, err := runtime.FDLimit()
+	if err != nil || files > 1<<30 {
+		return 0
+	}
+	return int(max(files-min(files, reservedFiles), files/2, 1))
 }

@@ -5,6 +5,7 @@ package node
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,14 +42,16 @@ type Options struct {
 	// nil is the operating system's.
 	StateFS vfs.FS
 	RaftFS  raftvfs.FS
-	// Listeners serve clients; nil opens those of the configuration.
+	// Listeners serve clients without TLS; nil opens those of the configuration.
 	Listeners []net.Listener
 }
 
 // Node is a running node.
 type Node struct {
 	log       *slog.Logger
-	listeners []net.Listener
+	listeners []listener
+	// tls is what secure listeners serve with, nil where there is none.
+	tls       *tls.Config
 	dir       *datadir.Dir
 	state     *pebble.DB
 	system    *shard.Host
@@ -77,7 +80,7 @@ const startTimeout = time.Minute
 
 // Start starts a node and returns when it serves.
 func Start(o Options) (n *Node, err error) {
-	n = &Node{log: o.Log, listeners: o.Listeners, shards: make(map[uint64]*shard.Data), failed: make(chan error, 1), served: make(chan struct{})}
+	n = &Node{log: o.Log, listeners: plain(o.Listeners), shards: make(map[uint64]*shard.Data), failed: make(chan error, 1), served: make(chan struct{})}
 	n.spool = os.TempDir
 	defer func() {
 		if err != nil {
@@ -85,7 +88,7 @@ func Start(o Options) (n *Node, err error) {
 		}
 	}()
 	if n.listeners == nil {
-		if n.listeners, err = listen(o.Config.ListenClientURLs); err != nil {
+		if n.listeners, err = listen(o.Config); err != nil {
 			return n, err
 		}
 	}
@@ -93,7 +96,7 @@ func Start(o Options) (n *Node, err error) {
 		o.StateFS = vfs.Default
 		n.spool = func() string { return n.dir.Temp() }
 	}
-	for _, step := range []func(*Options) error{n.openDir, n.openState, n.openHosts, n.openShards, n.openServer} {
+	for _, step := range []func(*Options) error{n.openDir, n.openTLS, n.openState, n.openHosts, n.openShards, n.openServer} {
 		if err := step(&o); err != nil {
 			return n, err
 		}
@@ -310,7 +313,8 @@ func (n *Node) openServer(o *Options) error {
 	var err error
 	n.server, err = api.NewServer(api.Config{
 		Store: n.router, Leases: n.router, Watches: view, Cluster: n.cluster, Maintenance: view,
-		Users: n.router, Tokens: n.tokens, BcryptCost: c.BcryptCost,
+		Users: n.router, Tokens: n.tokens, BcryptCost: c.BcryptCost, CertificateUsers: c.ClientTLS.ClientCertAuth,
+		DisableGateway: !c.EnableGateway, AllowedOrigins: c.CORS, AllowedHosts: c.HostWhitelist,
 		Log: o.Log, Metrics: metrics, SnapshotDir: n.spool(),
 		MaxTxnOps: c.MaxTxnOps, MaxRequestBytes: c.MaxRequestBytes, MaxConcurrentStreams: c.MaxConcurrentStreams,
 		QuotaBytes: c.QuotaBytes, ElectionTimeout: c.ElectionTimeout, RequestTimeout: requestTimeout(c),
@@ -328,7 +332,7 @@ func (n *Node) serve() {
 	var serving sync.WaitGroup
 	for _, l := range n.listeners {
 		serving.Go(func() {
-			if err := n.server.Serve(l); !errors.Is(err, api.ErrServerStopped) {
+			if err := n.serveListener(l); !errors.Is(err, api.ErrServerStopped) {
 				n.fail(err)
 			}
 		})
@@ -345,6 +349,13 @@ func (n *Node) fail(err error) {
 	case n.failed <- err:
 	default: // one failure is enough
 	}
+}
+
+func (n *Node) serveListener(l listener) error {
+	if l.secure {
+		return n.server.ServeTLS(l, n.tls)
+	}
+	return n.server.Serve(l)
 }
 
 // Addrs returns the addresses that clients are served on.
