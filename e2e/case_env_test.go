@@ -134,6 +134,15 @@ func (s *served) del(key string) int64 {
 	return resp.Header.Revision
 }
 
+// delPrefix deletes all keys of a prefix.
+func (s *served) delPrefix(prefix string) {
+	s.t.Helper()
+	r := underPrefix(prefix, &pb.RangeRequest{})
+	if _, err := s.kv.DeleteRange(s.bound(), &pb.DeleteRangeRequest{Key: r.Key, RangeEnd: r.RangeEnd}); err != nil {
+		s.t.Fatalf("delete %q: %v", prefix, err)
+	}
+}
+
 func (s *served) txn(r *pb.TxnRequest) *pb.TxnResponse {
 	s.t.Helper()
 	resp, err := s.kv.Txn(s.bound(), r)

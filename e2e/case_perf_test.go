@@ -193,6 +193,10 @@ func TestIdleWatchersAndReconnectStorm(t *testing.T) {
 		}
 		w.stop()
 	}
+	for i := range streams {
+		s.delPrefix(fmt.Sprintf("idle/%d/", i)) // what is left shall be the watchers'
+	}
+	s.compact(s.rev())
 	s.comesDown("goroutines", began+20, s.goroutines)
 	s.comesDown("heap", heap+8*mib, s.heap)
 }
