@@ -86,12 +86,12 @@ const (
 )
 
 // after returns the state after requests that must all do.
-func after(t testing.TB, s *State, requests ...*pb.InternalRaftRequest) *State {
-	t.Helper()
+func after(tb testing.TB, s *State, requests ...*pb.InternalRaftRequest) *State {
+	tb.Helper()
 	for _, r := range requests {
 		next, _, err := s.Apply(r)
 		if err != nil {
-			t.Fatalf("%v: %v", r, err)
+			tb.Fatalf("%v: %v", r, err)
 		}
 		s = next
 	}
@@ -100,14 +100,16 @@ func after(t testing.TB, s *State, requests ...*pb.InternalRaftRequest) *State {
 
 // enabled returns a state with the users root, u and none, of which u has the role
 // r with some permissions, and with requests being checked.
-func enabled(t testing.TB, requests ...*pb.InternalRaftRequest) *State {
-	t.Helper()
-	s := after(t, New(), userAdd(Root), grantRole(Root, Root), userAdd("u"), userAdd("none"), roleAdd("r"), grantRole("u", "r"))
-	return after(t, after(t, s, requests...), enable())
+func enabled(tb testing.TB, requests ...*pb.InternalRaftRequest) *State {
+	tb.Helper()
+	s := after(tb, New(), userAdd(Root), grantRole(Root, Root), userAdd("u"), userAdd("none"), roleAdd("r"), grantRole("u", "r"))
+	return after(tb, after(tb, s, requests...), enable())
 }
 
 // who returns the identity that a fresh token of a user gives.
-func (s *State) who(user string) Identity { return Identity{User: user, Revision: s.Revision, Known: true} }
+func (s *State) who(user string) Identity {
+	return Identity{User: user, Revision: s.Revision, Known: true}
+}
 
 // Each request is applied to the state before it; want is its error, revision and
 // epoch are the state's then.
@@ -368,10 +370,13 @@ func TestRangeRightsModel(t *testing.T) {
 			if span := keys.FromRange(key, end); span.Empty() {
 				continue // etcd's answers to these are an accident of its tree, which is the same here
 			}
-			for kind, ask := range map[authpb.Permission_Type]func(Identity, []byte, []byte) error{read: s.Read, write: s.Write} {
-				want := covered(permissions, kind, key, end, universe)
-				if err := ask(s.who("u"), key, end); (err == nil) != want {
-					t.Fatalf("%s of [%q, %q) with %+v: %v", kind, key, end, permissions, err)
+			for _, right := range []struct {
+				kind authpb.Permission_Type
+				ask  func(Identity, []byte, []byte) error
+			}{{read, s.Read}, {write, s.Write}} {
+				want := covered(permissions, right.kind, key, end, universe)
+				if err := right.ask(s.who("u"), key, end); (err == nil) != want {
+					t.Fatalf("%s of [%q, %q) with %+v: %v", right.kind, key, end, permissions, err)
 				}
 			}
 			writable, all := s.Writable(s.who("u"))

@@ -34,11 +34,11 @@ func logged(t Tokens) Login {
 	}
 }
 
-func issue(t testing.TB, tokens Tokens, user string, login Login) string {
-	t.Helper()
-	token, err := tokens.Issue(t.Context(), user, 7, login)
+func issue(tb testing.TB, tokens Tokens, user string, login Login) string {
+	tb.Helper()
+	token, err := tokens.Issue(tb.Context(), user, 7, login)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return token
 }
@@ -131,16 +131,16 @@ func TestPrefixesDiffer(t *testing.T) {
 }
 
 // keyFiles writes a pair of keys and returns the files' names.
-func keyFiles(t testing.TB, private, public any) (priv, pub string) {
-	t.Helper()
-	dir := t.TempDir()
+func keyFiles(tb testing.TB, private, public any) (priv, pub string) {
+	tb.Helper()
+	dir := tb.TempDir()
 	write := func(name, kind string, der []byte, err error) string {
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		return file
 	}
@@ -153,35 +153,35 @@ func keyFiles(t testing.TB, private, public any) (priv, pub string) {
 	return priv, write("pub.pem", "PUBLIC KEY", der, err)
 }
 
-func signedKeys(t testing.TB) map[string][2]string {
-	t.Helper()
+func signedKeys(tb testing.TB) map[string][2]string {
+	tb.Helper()
 	r, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	e, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	edPublic, ed, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	files := make(map[string][2]string)
 	for method, pair := range map[string][2]any{
 		"RS256": {r, &r.PublicKey}, "PS256": {r, &r.PublicKey}, "ES256": {e, &e.PublicKey}, "EdDSA": {ed, edPublic},
 	} {
-		priv, pub := keyFiles(t, pair[0], pair[1])
+		priv, pub := keyFiles(tb, pair[0], pair[1])
 		files[method] = [2]string{priv, pub}
 	}
 	return files
 }
 
-func open(t testing.TB, description string) Tokens {
-	t.Helper()
+func open(tb testing.TB, description string) Tokens {
+	tb.Helper()
 	tokens, ignored, err := NewTokens(description, 0)
 	if err != nil || len(ignored) > 0 {
-		t.Fatalf("%s: %v, ignored %v", description, err, ignored)
+		tb.Fatalf("%s: %v, ignored %v", description, err, ignored)
 	}
 	return tokens
 }

@@ -91,8 +91,13 @@ func serve(c *config.Config, stdout, stderr io.Writer) int {
 		return 0
 	case err := <-n.Failed():
 		code := fail(stderr, err)
-		stopped := make(chan error, 1)
-		go func() { stopped <- shutDown(n) }()
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			if err := shutDown(n); err != nil {
+				log.Debug("stopped badly", slog.String("error", err.Error()))
+			}
+		}()
 		select {
 		case <-stopped:
 		case <-time.After(failedTimeout): // a broken disk may hold anything up
