@@ -64,6 +64,30 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("/metrics lacks %s", want)
 		}
 	}
+	for _, want := range []string{
+		"etcd_server_has_leader 1", "etcd_server_is_leader 1", "etcd_server_is_learner 0",
+		"etcd_server_leader_changes_seen_total 1", "etcd_server_proposals_committed_total 12",
+		"etcd_server_proposals_applied_total 11", fmt.Sprintf("etcd_server_quota_backend_bytes %g", float64(2<<30)),
+		`etcd_server_id{server_id="8e9e05c52164694d"} 1`, `etcd_server_version{server_version="3.7.3"} 1`,
+		`etcd_cluster_version{cluster_version="3.7"} 1`, "etcd_server_go_version{", "etcd_mvcc_db_total_size_in_bytes ",
+		"etcd_mvcc_db_total_size_in_use_in_bytes ", "etcd_debugging_mvcc_current_revision 2",
+		"etcd_debugging_mvcc_watch_stream_total 0", "etcd_debugging_mvcc_watcher_total 0",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	w := openWatch(t, r)
+	w.create(&pb.WatchCreateRequest{Key: []byte("k")}, 0, 2)
+	w.create(&pb.WatchCreateRequest{Key: []byte("k")}, 1, 2)
+	w.request(&pb.WatchCancelRequest{WatchId: 0})
+	w.recv()
+	_, watching, _ := call(t, r, http.MethodGet, "/metrics")
+	for _, want := range []string{"etcd_debugging_mvcc_watch_stream_total 1", "etcd_debugging_mvcc_watcher_total 1"} {
+		if !strings.Contains(watching, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
 	if strings.Contains(body, "grpc_server_handling_seconds") {
 		t.Error("/metrics has histograms")
 	}

@@ -39,6 +39,7 @@ type Server struct {
 	http    *http.Server
 	health  *health.Server
 	streams *streams
+	watches *watchMetrics
 	log     *slog.Logger
 
 	// background counts the goroutine that watches for the leader, which
@@ -71,6 +72,7 @@ func NewServer(c Config) (*Server, error) {
 		config:  c,
 		health:  health.NewServer(),
 		streams: newStreams(c.Log),
+		watches: newWatchMetrics(),
 		log:     c.Log,
 		conns:   make(map[*conn]struct{}),
 	}
@@ -84,6 +86,9 @@ func NewServer(c Config) (*Server, error) {
 	}
 	codec, err := newCountingCodec(c.Metrics)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.registerMetrics(); err != nil {
 		return nil, err
 	}
 	services := s.services()

@@ -41,6 +41,7 @@ func (s *Server) services() *services {
 			watches:  c.Watches,
 			headers:  h,
 			streams:  s.streams,
+			metrics:  s.watches,
 			gate:     gate,
 			maxBytes: c.MaxRequestBytes + messageOverhead,
 			interval: c.ProgressInterval,

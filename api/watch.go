@@ -29,6 +29,7 @@ type watchService struct {
 	watches Watches
 	headers headers
 	streams *streams
+	metrics *watchMetrics
 	gate    *gate
 	// maxBytes is the size from which the events of a watch that asked for it are
 	// sent in fragments.
@@ -48,6 +49,11 @@ func (s *watchService) Watch(stream pb.Watch_WatchServer) error {
 		watches: make(map[int64]*watch),
 	}
 	defer w.group.Close()
+	s.metrics.streams.Inc()
+	defer func() {
+		s.metrics.streams.Dec()
+		s.metrics.watchers.Sub(float64(len(w.watches)))
+	}()
 	w.in = receive(s.streams, stream.Recv)
 	defer w.in.close()
 	defer w.stopTicker()
@@ -199,6 +205,7 @@ func (w *watchStream) create(r *pb.WatchCreateRequest) error {
 		}
 	}
 	rev := w.group.Add(id, o)
+	w.service.metrics.watchers.Inc()
 	w.watches[id] = &watch{fragment: r.GetFragment(), notify: r.GetProgressNotify()}
 	if r.GetProgressNotify() {
 		w.startTicker()
@@ -241,6 +248,7 @@ func (w *watchStream) cancel(id int64) error {
 	}
 	w.group.Remove(id)
 	delete(w.watches, id)
+	w.service.metrics.watchers.Dec()
 	return w.stream.Send(&pb.WatchResponse{Header: w.service.headers.current(), WatchId: id, Canceled: true})
 }
 

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc/grpclog"
+
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/node"
@@ -70,6 +72,9 @@ func serve(c *config.Config, stdout, stderr io.Writer) int {
 	}
 	defer outputs.Close()
 	slog.SetDefault(log)
+	// What gRPC's own logger would write to standard error is about calls that
+	// failed, which the API logs.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	for _, w := range c.Warnings {
 		log.Warn("setting", slog.String("name", w.Setting), slog.String("text", w.Text))
 	}
