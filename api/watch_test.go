@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync"
 	"testing"
 	"time"
 
@@ -207,14 +208,16 @@ func TestWatchProgressOrder(t *testing.T) {
 	w := openWatch(t, r)
 	w.create(&pb.WatchCreateRequest{Key: []byte("k"), RangeEnd: []byte("l")}, 0, 1)
 	const writes = 300
-	go func() {
+	var writer sync.WaitGroup
+	defer writer.Wait()
+	writer.Go(func() {
 		for range writes {
 			if _, err := r.kv.Put(t.Context(), &pb.PutRequest{Key: []byte("k")}); err != nil {
 				t.Error(err)
 				return
 			}
 		}
-	}()
+	})
 	seen, told, answers := int64(1), int64(0), 0
 	for told < writes+1 {
 		w.request(&pb.WatchProgressRequest{})
