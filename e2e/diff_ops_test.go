@@ -422,6 +422,9 @@ func (d *differ) opProgress() {
 	for _, m := range p.watches {
 		if m.lost || m.from > d.gen.rev+1 || m.req.GetStartRevision() > d.gen.rev {
 			d.kinds["Watch progress unanswered"]++
+			// Requests of a stream are taken in order: once a refused watch is
+			// answered, no later write can bring the request its answer.
+			d.create(p, &pb.WatchCreateRequest{Key: []byte("b"), RangeEnd: []byte("a")})
 			return
 		}
 	}
