@@ -246,9 +246,9 @@ func TestWatchProgressNotify(t *testing.T) {
 	r := start(t, func(c *Config) { c.ProgressInterval = time.Millisecond })
 	w := openWatch(t, r)
 	w.create(&pb.WatchCreateRequest{Key: []byte("k"), StartRevision: math.MaxInt64 - 2}, 0, 1)
+	began := time.Now()
 	w.create(&pb.WatchCreateRequest{Key: []byte("k"), ProgressNotify: true}, 1, 1)
 	w.create(&pb.WatchCreateRequest{Key: []byte("k"), StartRevision: 9, ProgressNotify: true}, 2, 1)
-	began := time.Now()
 	for range 2 {
 		w.want(&pb.WatchResponse{Header: header(1), WatchId: 1})
 	}
