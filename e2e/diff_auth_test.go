@@ -37,10 +37,10 @@ var (
 	authTokens = []string{"", "x", "x.1", "abcdefghijklmnop.1", "a.b", "a.b.c", "Bearer x.1"}
 )
 
-// TestDifferentialAuth runs random changes of users and roles, and requests of all
+// TestAuthDifferential runs random changes of users and roles, and requests of all
 // kinds with and without rights, on a real etcd and on Latchkey and compares all
 // that they answer.
-func TestDifferentialAuth(t *testing.T) {
+func TestAuthDifferential(t *testing.T) {
 	ops := setting(t, opsVariable, 2*defaultAuthOps) / 2
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte(strings.Repeat("secret", 10)), 0o600); err != nil {
