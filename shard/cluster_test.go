@@ -18,6 +18,8 @@ import (
 	"github.com/lni/dragonboat/v4/raftio"
 	raftpb "github.com/lni/dragonboat/v4/raftpb"
 	"github.com/lni/vfs"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // register is a machine of numbered cells: command kindAdd adds to a cell and
@@ -55,7 +57,7 @@ func (m *register) Reload() error {
 	defer m.mu.Unlock()
 	m.cells = make(map[string]uint64)
 	low := m.cellKey("")
-	it, err := m.db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: prefixEnd(low)})
+	it, err := m.db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: keys.PrefixEnd(low)})
 	if err != nil {
 		return err
 	}

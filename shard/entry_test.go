@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	sm "github.com/lni/dragonboat/v4/statemachine"
 	"pgregory.net/rapid"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 func TestEntryRoundTrip(t *testing.T) {
@@ -93,7 +95,7 @@ func fill(t *testing.T, db *pebble.DB) {
 
 func contents(t *testing.T, db *pebble.DB, prefix []byte) map[string]string {
 	t.Helper()
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keys.PrefixEnd(prefix)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,18 +28,6 @@ func Prefix(shardID, replicaID uint64) []byte {
 	return binary.BigEndian.AppendUint64(p, replicaID)
 }
 
-// prefixEnd returns the first key behind all keys that begin with prefix.
-func prefixEnd(prefix []byte) []byte {
-	end := append([]byte(nil), prefix...)
-	for i := len(end) - 1; i >= 0; i-- {
-		end[i]++
-		if end[i] != 0 {
-			return end[:i+1]
-		}
-	}
-	return nil
-}
-
 // progress is how far a replica has come. It is written in the same Pebble
 // batch as what it tells of.
 type progress struct {

@@ -74,12 +74,6 @@ type Leader struct {
 	Term uint64
 }
 
-// ShardID returns the shard's id.
-func (r *Replica) ShardID() uint64 { return r.shardID }
-
-// ReplicaID returns the id of this member.
-func (r *Replica) ReplicaID() uint64 { return r.replicaID }
-
 // Leader returns the leader that this node knows. It is a belief, no proof.
 func (r *Replica) Leader() Leader {
 	r.mu.Lock()

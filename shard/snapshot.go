@@ -16,6 +16,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	sm "github.com/lni/dragonboat/v4/statemachine"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // A replica's snapshot is the magic, then its Pebble records in key order, each
@@ -56,7 +58,7 @@ func writeSnapshot(snap *pebble.Snapshot, prefix []byte, w io.Writer, stop <-cha
 }
 
 func writeRecords(snap *pebble.Snapshot, prefix []byte, out *bufio.Writer, stop <-chan struct{}) (err error) {
-	it, err := snap.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: prefixEnd(prefix)})
+	it, err := snap.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keys.PrefixEnd(prefix)})
 	if err != nil {
 		return fmt.Errorf("read state: %w", err)
 	}
@@ -93,7 +95,7 @@ func readSnapshot(db *pebble.DB, fs vfs.FS, dir string, prefix []byte, r io.Read
 	if err := unpackSnapshot(db, fs, path, prefix, r, stop); err != nil {
 		return errors.Join(err, fs.Remove(path))
 	}
-	span := pebble.KeyRange{Start: prefix, End: prefixEnd(prefix)}
+	span := pebble.KeyRange{Start: prefix, End: keys.PrefixEnd(prefix)}
 	if _, err := db.IngestAndExcise(context.Background(), []string{path}, nil, nil, span); err != nil {
 		return fmt.Errorf("take in snapshot: %w", err)
 	}
