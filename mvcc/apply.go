@@ -15,6 +15,7 @@ import (
 // Put applies a put. It may reject it with ErrLeaseNotFound or ErrKeyNotFound.
 func (w *Writer) Put(req *pb.PutRequest, o Opts) (*pb.PutResponse, error) {
 	w.begin(o)
+	defer w.end()
 	if err := w.checkPut(req); err != nil {
 		return nil, err
 	}
@@ -28,9 +29,13 @@ func (w *Writer) Put(req *pb.PutRequest, o Opts) (*pb.PutResponse, error) {
 // DeleteRange applies a delete of all keys in a range.
 func (w *Writer) DeleteRange(req *pb.DeleteRangeRequest, o Opts) (*pb.DeleteRangeResponse, error) {
 	w.begin(o)
+	defer w.end()
 	resp, err := w.deleteRange(req, o.Want)
 	if err != nil {
 		return nil, fmt.Errorf("delete %q: %w", req.Key, err)
+	}
+	if resp != nil {
+		resp.Header.Revision = w.reached()
 	}
 	return resp, nil
 }
@@ -40,6 +45,7 @@ func (w *Writer) DeleteRange(req *pb.DeleteRangeRequest, o Opts) (*pb.DeleteRang
 // the number of keys deleted.
 func (w *Writer) DeleteKeys(victims [][]byte, o Opts) (rev int64, n int, err error) {
 	w.begin(o)
+	defer w.end()
 	sorted := slices.SortedFunc(slices.Values(victims), bytes.Compare)
 	for _, key := range sorted {
 		old := w.get(key)
@@ -51,7 +57,7 @@ func (w *Writer) DeleteKeys(victims [][]byte, o Opts) (rev int64, n int, err err
 		}
 		n++
 	}
-	return w.rev, n, nil
+	return w.reached(), n, nil
 }
 
 // Txn applies a transaction. Everything that could fail on the path it takes is
@@ -59,6 +65,7 @@ func (w *Writer) DeleteKeys(victims [][]byte, o Opts) (rev int64, n int, err err
 // ErrFutureRev, ErrLeaseNotFound, ErrKeyNotFound, ErrEmptyOp) leaves no trace.
 func (w *Writer) Txn(req *pb.TxnRequest, o Opts) (*pb.TxnResponse, error) {
 	w.begin(o)
+	defer w.end()
 	b, err := w.plan(context.Background(), req)
 	if err != nil {
 		return nil, fmt.Errorf("compare: %w", err)
@@ -74,7 +81,7 @@ func (w *Writer) Txn(req *pb.TxnRequest, o Opts) (*pb.TxnResponse, error) {
 		return nil, fmt.Errorf("run transaction: %w", err)
 	}
 	if resp != nil {
-		resp.Header.Revision = w.rev
+		resp.Header.Revision = w.reached()
 	}
 	return resp, nil
 }

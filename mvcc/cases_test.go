@@ -704,7 +704,7 @@ func TestNumbers(t *testing.T) {
 		if resp, err := w.Put(&pb.PutRequest{Key: []byte("a")}, Opts{Number: 10, Want: true}); err != nil || resp.Header.Revision != 10 {
 			t.Errorf("put: %v, %v", resp, err)
 		}
-		if resp, err := w.DeleteRange(&pb.DeleteRangeRequest{Key: []byte("zz")}, Opts{Number: 20, Want: true}); err != nil || resp.Header.Revision != 10 {
+		if resp, err := w.DeleteRange(&pb.DeleteRangeRequest{Key: []byte("zz")}, Opts{Number: 20, Want: true}); err != nil || resp.Header.Revision != 20 {
 			t.Errorf("delete of nothing: %v, %v", resp, err)
 		}
 		if rev, n, err := w.DeleteKeys([][]byte{[]byte("zz"), []byte("a"), []byte("a")}, Opts{Number: 30}); rev != 30 || n != 1 || err != nil {

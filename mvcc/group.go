@@ -12,7 +12,9 @@ import (
 // Ready and Poll are for one goroutine; the rest may be called by anybody.
 type Group struct {
 	s *Store
-	// wake has room for one signal.
+	// notify is called when Poll may have something. hub.mu is held.
+	notify func()
+	// wake has room for one signal; nil where somebody else is notified.
 	wake chan struct{}
 
 	// hub.mu guards all below.
@@ -31,7 +33,21 @@ type Group struct {
 
 // NewGroup returns a group without watchers.
 func (s *Store) NewGroup() *Group {
-	g := &Group{s: s, wake: make(chan struct{}, 1), watchers: make(map[int64]*watcher)}
+	wake := make(chan struct{}, 1)
+	g := s.NewNotifyingGroup(func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	})
+	g.wake = wake
+	return g
+}
+
+// NewNotifyingGroup returns a group without watchers that calls notify instead of
+// making Ready readable. notify must neither block nor call the store.
+func (s *Store) NewNotifyingGroup(notify func()) *Group {
+	g := &Group{s: s, notify: notify, watchers: make(map[int64]*watcher)}
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
 	s.hub.groups[g] = struct{}{}
@@ -39,7 +55,7 @@ func (s *Store) NewGroup() *Group {
 }
 
 // Add starts a watcher, under an id that is free in the group, and returns the
-// store's revision at that moment: the watcher will be handed every event from
+// revision that the store has resolved at that moment: the watcher will be handed every event from
 // its start on, or from the revision after that if it has no start. A negative
 // start is for the caller to refuse; here it means the beginning of history. In
 // a closed group Add does nothing.
@@ -48,7 +64,7 @@ func (g *Group) Add(id int64, o WatchOptions) (rev int64) {
 	w := &watcher{group: g, id: id, opts: o, span: keys.FromRange(o.Key, o.End), point: len(o.End) == 0}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	rev = g.s.state.Load().rev
+	rev = g.s.state.Load().resolved
 	if g.closed {
 		return rev
 	}
@@ -111,27 +127,37 @@ func (g *Group) Close() {
 	}
 	g.ready = nil
 	delete(h.groups, g)
+	delete(h.awaiting, g)
 }
 
 // Ready returns a channel from which can be received when Poll may have
 // something. One receive stands for any number of batches.
 func (g *Group) Ready() <-chan struct{} { return g.wake }
 
-func (g *Group) signal() {
-	select {
-	case g.wake <- struct{}{}:
-	default:
+func (g *Group) signal() { g.notify() }
+
+// Await reports whether the store has resolved rev. If not, the group is woken
+// when it has; only the last Await counts.
+func (g *Group) Await(rev int64) bool {
+	h := &g.s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if g.closed || g.s.state.Load().resolved >= rev {
+		delete(h.awaiting, g)
+		return true
 	}
+	h.awaiting[g] = rev
+	return false
 }
 
-// Progress returns the store's revision if every watcher of the group has been
+// Progress returns the revision that the store has resolved if every watcher of the group has been
 // handed everything up to it by Poll and has started by then. It returns false
 // if not, and for a group without watchers.
 func (g *Group) Progress() (rev int64, ok bool) {
 	h := &g.s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	rev = g.s.state.Load().rev
+	rev = g.s.state.Load().resolved
 	for w := range g.future {
 		if w.opts.Start <= rev {
 			delete(g.future, w)
@@ -145,7 +171,7 @@ func (g *Group) ProgressOf(id int64) (rev int64, ok bool) {
 	h := &g.s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	rev = g.s.state.Load().rev
+	rev = g.s.state.Load().resolved
 	w := g.watchers[id]
 	return rev, w != nil && !w.behind && w.opts.Start <= rev && g.s.loaded()
 }
@@ -187,7 +213,7 @@ func (g *Group) pollLocked(w *watcher) (WatchBatch, bool, error) {
 	}
 	st := g.s.pin()
 	defer st.unpin()
-	if w.next < st.compact {
+	if w.next < st.compact && w.next <= st.base {
 		w.state = watcherEnded
 		return WatchBatch{ID: w.id, CompactRev: st.compact}, true, nil
 	}
@@ -207,7 +233,7 @@ func (g *Group) pollLocked(w *watcher) (WatchBatch, bool, error) {
 	if w.next > g.s.state.Load().rev {
 		w.syncLocked()
 	}
-	return WatchBatch{ID: w.id, Events: c.events, Rev: st.rev}, len(c.events) > 0, nil
+	return WatchBatch{ID: w.id, Events: c.events, Rev: st.resolved}, len(c.events) > 0, nil
 }
 
 // loaded reports whether the state is that of the content in Pebble.

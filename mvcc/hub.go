@@ -21,6 +21,9 @@ type hub struct {
 	ranges adt.IntervalTree
 	// synced is the number of watchers in points and ranges.
 	synced int
+	// awaiting are the groups that want to be woken once the store has resolved a
+	// revision.
+	awaiting map[*Group]int64
 	// overflowed are the watchers whose queues the running publish has found
 	// full. They are still in points and ranges.
 	overflowed []*watcher
@@ -29,6 +32,7 @@ type hub struct {
 func (h *hub) init() {
 	h.groups = make(map[*Group]struct{})
 	h.points = make(map[string]*watcherSet)
+	h.awaiting = make(map[*Group]int64)
 	h.ranges = adt.NewIntervalTree()
 }
 
@@ -116,6 +120,17 @@ func (h *hub) publish(w *Writer, st *state) {
 		h.overflowed = h.overflowed[:0]
 	}
 	w.s.state.Store(st)
+	h.awaitedLocked(st.resolved)
+}
+
+// awaitedLocked wakes the groups that wait for no more than rev. h.mu must be held.
+func (h *hub) awaitedLocked(rev int64) {
+	for g, want := range h.awaiting {
+		if want <= rev {
+			delete(h.awaiting, g)
+			g.signal()
+		}
+	}
 }
 
 // dispatchLocked queues change c for those who watch its key. h.mu must be held.

@@ -186,16 +186,18 @@ func uvarintLen(v uint64) int {
 
 func varintLen(v int64) int { return uvarintLen(uint64(v)<<1 ^ uint64(v>>63)) }
 
-// The names of the meta records. Apply writes the first, Sweep the second, so
+// The names of the meta records. Sweep writes the second, applying the others, so
 // that neither ever overwrites what the other has counted.
 const (
 	metaApplied = "applied"
 	metaSwept   = "swept"
+	metaBase    = "base"
 )
 
 // applied is what applying commands has brought about.
 type applied struct {
-	// rev is the newest revision.
+	// rev is the newest revision: that of the newest change, or one up to which
+	// it was said that none would come.
 	rev int64
 	// compact is the compaction revision, -1 before the first.
 	// Invariant: compact <= rev.

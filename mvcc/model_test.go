@@ -198,7 +198,9 @@ func (x *machine) delete(t *rapid.T) {
 	req, o, w := drawDelete(t), x.opts(t), x.writer()
 	c := x.m.begin(&x.leases, o.Number)
 	got, err := w.DeleteRange(req, o)
-	if a := c.del(req); o.Want {
+	a := c.del(req)
+	a.Header.Revision = c.reached()
+	if o.Want {
 		same(t, "delete", got, a)
 	}
 	x.settle(t, c, err, nil)
@@ -221,8 +223,8 @@ func (x *machine) deleteKeys(t *rapid.T) {
 		c.del(&pb.DeleteRangeRequest{Key: kv.Key})
 	}
 	rev, n, err := w.DeleteKeys(victims, o)
-	if rev != c.rev() || n != before-len(c.now) {
-		t.Fatalf("deleted %d at %d, want %d at %d", n, rev, before-len(c.now), c.rev())
+	if rev != c.reached() || n != before-len(c.now) {
+		t.Fatalf("deleted %d at %d, want %d at %d", n, rev, before-len(c.now), c.reached())
 	}
 	x.settle(t, c, err, nil)
 }
@@ -234,7 +236,7 @@ func (x *machine) transact(t *rapid.T) {
 	want := c.checkTxn(req)
 	if want == nil {
 		a := c.txn(req)
-		a.Header.Revision = c.rev()
+		a.Header.Revision = c.reached()
 		if o.Want {
 			same(t, "transaction", got, a)
 		}

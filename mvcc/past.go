@@ -13,12 +13,12 @@ import (
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
-// findPast looks up the versions in span as of a request's revision. Those of
+// findPast looks up the versions in span as of revision rev. Those of
 // them that find returns hold their values.
-func (r *reader) findPast(ctx context.Context, span keys.Span, req *pb.RangeRequest) (found, error) {
+func (r *reader) findPast(ctx context.Context, span keys.Span, rev int64, req *pb.RangeRequest) (found, error) {
 	var f found
 	limit := rangeLimit(req)
-	err := r.eachPast(ctx, span, req.Revision, func(v *pastVersion) bool {
+	err := r.eachPast(ctx, span, rev, func(v *pastVersion) bool {
 		f.count++
 		if !req.CountOnly && (limit == 0 || len(f.items) < limit) {
 			f.items = append(f.items, v.item())

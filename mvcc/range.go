@@ -46,7 +46,7 @@ func (r *reader) rangeKeys(ctx context.Context, req *pb.RangeRequest) (*pb.Range
 
 // find looks up the versions in a request's span, as many as rangeKeys needs.
 func (r *reader) find(ctx context.Context, req *pb.RangeRequest) (found, error) {
-	past := req.Revision > 0 && req.Revision < r.rev
+	rev, past := r.at(req)
 	if len(req.RangeEnd) == 0 && !past {
 		if it := r.get(req.Key); it != nil {
 			if req.CountOnly {
@@ -60,7 +60,7 @@ func (r *reader) find(ctx context.Context, req *pb.RangeRequest) (found, error) 
 	span := keys.FromRange(req.Key, req.RangeEnd)
 	switch {
 	case past:
-		return r.findPast(ctx, span, req)
+		return r.findPast(ctx, span, rev, req)
 	case req.CountOnly:
 		return found{count: r.count(span)}, nil
 	case byBirth(req, span):

@@ -24,6 +24,9 @@ type reader struct {
 	births *birthTree
 	// rev is the newest revision to be seen and compact the oldest.
 	rev, compact int64
+	// top is the revision of the newest change in the trees, or above. What is
+	// seen at a revision from top on is what they hold.
+	top int64
 	// pending is what the running batch has written, nil in a View.
 	pending *pending
 
@@ -125,6 +128,16 @@ func (r *reader) kv(it *item) (*mvccpb.KeyValue, error) {
 	var err error
 	kv.Value, err = r.value(it)
 	return kv, err
+}
+
+// at returns the revision at which a request wants to see the keys, and whether
+// that is one that the trees have left behind.
+func (r *reader) at(req *pb.RangeRequest) (rev int64, past bool) {
+	rev = req.Revision
+	if rev <= 0 {
+		rev = r.rev
+	}
+	return rev, rev < r.top
 }
 
 // checkRev returns the error of reading at the requested revision rev.

@@ -143,19 +143,24 @@ type modelCmd struct {
 	before map[string]*mvccpb.KeyValue
 	now    map[string]*mvccpb.KeyValue
 	number int64
-	sub    int
+	// numbered says that the number was given.
+	numbered bool
+	sub      int
 }
 
 func (m *model) begin(l *fakeLeases, number int64) *modelCmd {
 	before := m.states[len(m.states)-1].kvs
-	if number == 0 {
+	numbered := number != 0
+	if numbered {
+		m.reach(number - 1)
+	} else {
 		number = m.rev + 1
 	}
 	now := maps.Clone(before)
 	if now == nil {
 		now = make(map[string]*mvccpb.KeyValue)
 	}
-	return &modelCmd{m: m, leases: l, before: before, now: now, number: number}
+	return &modelCmd{m: m, leases: l, before: before, now: now, number: number, numbered: numbered}
 }
 
 // end makes the command's changes the newest state.
@@ -164,6 +169,25 @@ func (c *modelCmd) end() {
 		c.m.rev = c.number
 		c.m.states = append(c.m.states, modelState{rev: c.number, kvs: c.now})
 	}
+	if c.numbered {
+		c.m.reach(c.number)
+	}
+}
+
+// reach makes rev the newest revision, if it is not already.
+func (m *model) reach(rev int64) {
+	if rev > m.rev {
+		m.rev = rev
+		m.states = append(m.states, modelState{rev: rev, kvs: m.states[len(m.states)-1].kvs})
+	}
+}
+
+// reached is the revision in the header of the command's answer.
+func (c *modelCmd) reached() int64 {
+	if c.numbered {
+		return c.number
+	}
+	return c.rev()
 }
 
 func (c *modelCmd) rev() int64 {

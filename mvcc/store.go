@@ -37,6 +37,13 @@ type Store struct {
 // state is one published state. It is immutable.
 type state struct {
 	applied
+	// resolved is the revision up to which it is known that no change will come
+	// any more. Other than rev it is not replicated.
+	// Invariant: resolved >= rev.
+	resolved int64
+	// base is the revision of the newest change up to compact that there ever
+	// was: whoever has seen it has missed nothing by compaction.
+	base int64
 	cur    *tree
 	births *birthTree
 	live   int64
@@ -83,9 +90,11 @@ func (s *Store) Reload() error {
 	}
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
-	before := s.state.Load().rev
+	before := s.state.Load().resolved
+	// What was promised of the content that this one goes on from still holds.
+	st.resolved = max(st.resolved, before)
 	s.install(st)
-	s.hub.rewindLocked(before, st.rev)
+	s.hub.rewindLocked(before, st.resolved)
 	return nil
 }
 
@@ -109,6 +118,11 @@ func (s *Store) load() (*state, error) {
 	if err := readMeta(s.db, s.layout.meta(metaSwept), &done.rev, &done.removed); err != nil {
 		return nil, err
 	}
+	st.base = st.compact
+	if err := readMeta(s.db, s.layout.meta(metaBase), &st.base); err != nil {
+		return nil, err
+	}
+	st.resolved = st.rev
 	if st.rev < 1 || st.compact > st.rev || done.rev > st.compact || done.removed > st.added {
 		return nil, fmt.Errorf("load meta: rev %d, compact %d, swept %d, bytes %d - %d: %w",
 			st.rev, st.compact, done.rev, st.added, done.removed, ErrCorrupt)
@@ -174,6 +188,25 @@ func newItem(key []byte, at stamp, rec record) *item {
 
 // Rev returns the newest published revision.
 func (s *Store) Rev() int64 { return s.state.Load().rev }
+
+// Resolved returns the revision up to which no change will come any more: Rev, or
+// what Resolve has said.
+func (s *Store) Resolved() int64 { return s.state.Load().resolved }
+
+// Resolve says that no change up to revision rev will come any more. The caller
+// has it from the leader, and the store holds all changes up to rev.
+func (s *Store) Resolve(rev int64) {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	old := s.state.Load()
+	if rev <= old.resolved {
+		return
+	}
+	st := *old
+	st.resolved = rev
+	s.state.Store(&st)
+	s.hub.awaitedLocked(rev)
+}
 
 // Size returns the logical size in bytes of the retained versions: superseded
 // ones count until Sweep has removed them.

@@ -40,10 +40,8 @@ func (v *View) chunks(
 	if err := v.checkRev(req.Revision); err != nil {
 		return err
 	}
-	c := chunker{v: v, req: req, maxBytes: maxBytes, maxKeys: firstChunkKeys, rev: v.rev}
-	if req.Revision > 0 && req.Revision < v.rev {
-		c.past, c.rev = true, req.Revision
-	}
+	c := chunker{v: v, req: req, maxBytes: maxBytes, maxKeys: firstChunkKeys}
+	c.rev, c.past = v.at(req)
 	if req.CountOnly || len(req.RangeEnd) == 0 || hasFilters(req) ||
 		req.SortTarget != pb.RangeRequest_KEY || req.SortOrder == pb.RangeRequest_DESCEND {
 		resp, err := v.Range(ctx, req)

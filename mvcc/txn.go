@@ -6,6 +6,7 @@ import (
 	"context"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
@@ -79,19 +80,43 @@ func (r *reader) compare(ctx context.Context, c *pb.Compare) (holds bool, err er
 	return holds && err == nil, err
 }
 
+// Holds reports whether c holds for the keys it names, which are kvs, as a
+// transaction would find.
+func Holds(c *pb.Compare, kvs []*mvccpb.KeyValue) bool {
+	if len(kvs) == 0 {
+		return missingHolds(c)
+	}
+	for _, kv := range kvs {
+		it := &item{create: kv.CreateRevision, mod: kv.ModRevision, version: kv.Version, lease: kv.Lease}
+		if !fieldHolds(c, it, kv.Value) {
+			return false
+		}
+	}
+	return true
+}
+
 func missingHolds(c *pb.Compare) bool {
 	return c.Target != pb.Compare_VALUE && resultHolds(c, cmp.Compare(0, operand(c)))
 }
 
 func (r *reader) itemHolds(c *pb.Compare, it *item) (bool, error) {
+	var value []byte
+	if c.Target == pb.Compare_VALUE {
+		var err error
+		if value, err = r.value(it); err != nil {
+			return false, err
+		}
+	}
+	return fieldHolds(c, it, value), nil
+}
+
+// fieldHolds reports whether c holds for version it, whose value is given where c
+// compares it.
+func fieldHolds(c *pb.Compare, it *item, value []byte) bool {
 	var field int64
 	switch c.Target {
 	case pb.Compare_VALUE:
-		v, err := r.value(it)
-		if err != nil {
-			return false, err
-		}
-		return resultHolds(c, bytes.Compare(v, c.GetValue())), nil
+		return resultHolds(c, bytes.Compare(value, c.GetValue()))
 	case pb.Compare_VERSION:
 		field = it.version
 	case pb.Compare_CREATE:
@@ -101,9 +126,9 @@ func (r *reader) itemHolds(c *pb.Compare, it *item) (bool, error) {
 	case pb.Compare_LEASE:
 		field = it.lease
 	default:
-		return resultHolds(c, 0), nil
+		return resultHolds(c, 0)
 	}
-	return resultHolds(c, cmp.Compare(field, operand(c))), nil
+	return resultHolds(c, cmp.Compare(field, operand(c)))
 }
 
 // operand returns the number that c compares with. One that was given for

@@ -21,7 +21,7 @@ type View struct {
 func (s *Store) View() *View {
 	st := s.pin()
 	return &View{s: s, st: st, pinned: st, reader: reader{
-		db: s.db, layout: s.layout, cur: st.cur, births: st.births, rev: st.rev, compact: st.compact,
+		db: s.db, layout: s.layout, cur: st.cur, births: st.births, rev: st.rev, top: st.rev, compact: st.compact,
 	}}
 }
 
@@ -45,8 +45,21 @@ func (v *View) reopen(rev int64) error {
 	return nil
 }
 
-// Rev returns the newest revision of the state.
+// Rev returns the revision that the view is of: the newest of the state, or the
+// one that At has named.
 func (v *View) Rev() int64 { return v.rev }
+
+// At makes the view one of revision rev: what came later is not seen, and answers
+// say that rev is the newest there is. The caller knows that no change up to rev
+// is missing. At returns ErrCompacted if the state of then is gone. Transactions
+// need a rev that is not below that of the state.
+func (v *View) At(rev int64) error {
+	if rev < v.top && rev < v.compact {
+		return ErrCompacted
+	}
+	v.rev = rev
+	return nil
+}
 
 // Compacted returns the compaction revision of the state, -1 if there was none.
 func (v *View) Compacted() int64 { return v.compact }

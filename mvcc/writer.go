@@ -2,11 +2,13 @@ package mvcc
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/latchkey-db/latchkey/internal/invariant"
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // Leases is what a Writer needs to know of leases and tells about them.
@@ -21,8 +23,9 @@ type Leases interface {
 
 // Opts is how one command is to be applied.
 type Opts struct {
-	// Number is the revision the command gets if it changes something. 0 means
-	// the next one. Invariant: it is 0 or above the Writer's revision.
+	// Number is the revision the command gets if it changes something, and the
+	// store reaches in any case. 0 means the next one, if it changes something.
+	// Invariant: it is 0 or above the Writer's revision.
 	Number int64
 	// Want says that somebody waits for the answer. Without it a command that is
 	// not rejected answers nil.
@@ -44,13 +47,17 @@ type Writer struct {
 	pending pending
 	// added and live follow the sizes of applied.added and Store.live.
 	added, live int64
+	// base follows state.base.
+	base int64
 	// changed says that Finish has something to write.
 	changed bool
 
 	// The running command: the revision it will have and its changes so far.
-	// The reader's rev is number as soon as there is one.
-	number int64
-	sub    uint32
+	// The reader's rev is number as soon as there is one. numbered says that the
+	// number was given.
+	number   int64
+	numbered bool
+	sub      uint32
 	// killed says that a tombstone is among them.
 	killed bool
 }
@@ -78,11 +85,11 @@ type change struct {
 // the caller's and may hold other things.
 func (s *Store) NewWriter(b *pebble.Batch, leases Leases) *Writer {
 	st := s.state.Load()
-	w := &Writer{s: s, batch: b, leases: leases, added: st.added, live: s.live}
+	w := &Writer{s: s, batch: b, leases: leases, added: st.added, live: s.live, base: st.base}
 	w.pending.base = st.rev
 	w.reader = reader{
 		db: s.db, layout: s.layout, cur: s.cur, births: s.births,
-		rev: st.rev, compact: st.compact, pending: &w.pending,
+		rev: st.rev, top: st.rev, compact: st.compact, pending: &w.pending,
 	}
 	return w
 }
@@ -94,15 +101,40 @@ func (w *Writer) Rev() int64 { return w.rev }
 // to, -1 if there was no compaction.
 func (w *Writer) Compacted() int64 { return w.compact }
 
-// begin starts a command.
+// begin starts a command. What it sees of the past ends just below its number.
 func (w *Writer) begin(o Opts) {
 	w.sub, w.killed = 0, false
-	w.number = w.rev + 1
-	if o.Number != 0 {
+	w.number, w.numbered = w.rev+1, o.Number != 0
+	if w.numbered {
 		if o.Number <= w.rev {
 			invariant.Violated("command number %d at revision %d", o.Number, w.rev)
 		}
+		w.Reach(o.Number - 1)
 		w.number = o.Number
+	}
+}
+
+// end ends a command. What has a number reaches it even if it changed nothing or
+// was rejected.
+func (w *Writer) end() {
+	if w.numbered {
+		w.Reach(w.number)
+	}
+}
+
+// reached returns the revision for the header of the running command's answer.
+func (w *Writer) reached() int64 {
+	if w.numbered {
+		return w.number
+	}
+	return w.rev
+}
+
+// Reach says that no change up to revision rev will come any more.
+func (w *Writer) Reach(rev int64) {
+	if rev > w.rev {
+		w.rev = rev
+		w.changed = true
 	}
 }
 
@@ -111,7 +143,7 @@ func (w *Writer) begin(o Opts) {
 func (w *Writer) write(it, old *item, value []byte) error {
 	it.mod, it.sub = w.number, w.sub
 	w.sub++
-	w.rev = w.number
+	w.rev, w.top = w.number, w.number
 	w.changed = true
 	if !it.dead {
 		it.size = int32(len(value))
@@ -193,9 +225,33 @@ func (w *Writer) Compact(rev int64) error {
 	case rev > w.rev:
 		return ErrFutureRev
 	}
-	w.compact = rev
+	base, err := w.newestChange(rev)
+	if err != nil {
+		return fmt.Errorf("compact: %w", err)
+	}
+	w.compact, w.base = rev, max(w.base, base)
 	w.changed = true
 	return nil
+}
+
+// newestChange returns the revision of the newest change up to rev that is still
+// in the history, 0 if there is none.
+func (w *Writer) newestChange(rev int64) (newest int64, err error) {
+	for _, c := range slices.Backward(w.pending.changes) {
+		if c.it.mod <= rev {
+			return c.it.mod, nil
+		}
+	}
+	history, err := w.db.NewIter(w.layout.historyBounds(stamp{}, rev))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = closeAfter(history, err) }()
+	if !history.Last() {
+		return 0, history.Error()
+	}
+	at, err := w.layout.splitHistory(history.Key())
+	return at.rev, err
 }
 
 // Finish writes what is left to write into the batch. It is called once, after
@@ -205,7 +261,13 @@ func (w *Writer) Finish() error {
 		return nil
 	}
 	a := applied{rev: w.rev, compact: w.compact, added: w.added}
-	return w.batch.Set(w.layout.meta(metaApplied), a.encode(), nil)
+	if err := w.batch.Set(w.layout.meta(metaApplied), a.encode(), nil); err != nil {
+		return err
+	}
+	if w.compact == w.s.state.Load().compact {
+		return nil
+	}
+	return w.batch.Set(w.layout.meta(metaBase), keys.AppendInt64(nil, w.base), nil)
 }
 
 // Publish makes the batch, which has been committed, visible to new Views and
@@ -218,8 +280,9 @@ func (w *Writer) Publish() {
 	s.live = w.live
 	old := s.state.Load()
 	st := &state{
-		applied: applied{rev: w.rev, compact: w.compact, added: w.added},
-		cur:     old.cur, births: old.births, live: w.live,
+		applied:  applied{rev: w.rev, compact: w.compact, added: w.added},
+		resolved: max(old.resolved, w.rev), base: w.base,
+		cur: old.cur, births: old.births, live: w.live,
 		generation: old.generation, epoch: old.epoch,
 	}
 	if len(w.pending.changes) > 0 {
