@@ -43,7 +43,7 @@ type state struct {
 	resolved int64
 	// base is the revision of the newest change up to compact that there ever
 	// was: whoever has seen it has missed nothing by compaction.
-	base int64
+	base   int64
 	cur    *tree
 	births *birthTree
 	live   int64
