@@ -12,5 +12,5 @@
 //	Cluster   this node's view of it, and the calls that change it
 //
 // A position is a place in the keyspace as placement divides it: first the lease
-// section, then the users' keys (see KeyPosition and LeasePosition).
+// section, then the users' keys (see keys.Position and keys.LeasePosition).
 package placement

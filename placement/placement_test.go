@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
@@ -199,11 +200,11 @@ func TestPositionsAreOrdered(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := rapid.SliceOf(rapid.Byte()).Draw(t, "a")
 		b := rapid.SliceOf(rapid.Byte()).Draw(t, "b")
-		if bytes.Compare(KeyPosition(a), KeyPosition(b)) != bytes.Compare(a, b) {
+		if bytes.Compare(keys.Position(a), keys.Position(b)) != bytes.Compare(a, b) {
 			t.Fatal("keys and positions differ in order")
 		}
-		lease := LeasePosition(rapid.Int64().Draw(t, "lease"))
-		if bytes.Compare(lease, KeyPosition(a)) >= 0 || bytes.Compare(KeyPosition(a), KeyEndPosition(nil)) >= 0 {
+		lease := keys.LeasePosition(rapid.Int64().Draw(t, "lease"))
+		if bytes.Compare(lease, keys.Position(a)) >= 0 || bytes.Compare(keys.Position(a), keys.EndPosition(nil)) >= 0 {
 			t.Fatal("leases come before keys, keys before the end")
 		}
 	})

@@ -142,54 +142,19 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 
 // txnShard returns the shard that owns every key that the transaction names.
 func (r *Router) txnShard(req *pb.TxnRequest) (d *shard.Data, err error) {
-	err = eachSpan(req, func(s keys.Span) error {
-		owner, err := r.span(s)
-		switch {
-		case err != nil:
-			return err
-		case d != nil && d != owner:
-			return ErrSeveralShards
+	mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
+		var owner *shard.Data
+		owner, err = r.span(s)
+		if err == nil && d != nil && d != owner {
+			err = ErrSeveralShards
 		}
 		d = owner
-		return nil
+		return err == nil
 	})
 	if d == nil && err == nil {
 		return r.whole()
 	}
 	return d, err
-}
-
-// eachSpan calls fn for every range of keys that the transaction names, in
-// either branch.
-func eachSpan(req *pb.TxnRequest, fn func(keys.Span) error) error {
-	for _, c := range req.Compare {
-		if err := fn(keys.FromRange(c.Key, c.RangeEnd)); err != nil {
-			return err
-		}
-	}
-	for _, branch := range [][]*pb.RequestOp{req.Success, req.Failure} {
-		for _, op := range branch {
-			if err := eachOpSpan(op, fn); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func eachOpSpan(op *pb.RequestOp, fn func(keys.Span) error) error {
-	switch o := op.Request.(type) {
-	case *pb.RequestOp_RequestRange:
-		return fn(keys.FromRange(o.RequestRange.GetKey(), o.RequestRange.GetRangeEnd()))
-	case *pb.RequestOp_RequestPut:
-		return fn(keys.Point(o.RequestPut.GetKey()))
-	case *pb.RequestOp_RequestDeleteRange:
-		return fn(keys.FromRange(o.RequestDeleteRange.GetKey(), o.RequestDeleteRange.GetRangeEnd()))
-	case *pb.RequestOp_RequestTxn:
-		return eachSpan(o.RequestTxn, fn)
-	default:
-		return nil
-	}
 }
 
 // readOnly reports whether the transaction only reads, and whether all of its

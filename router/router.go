@@ -63,14 +63,14 @@ func New(c Config) *Router {
 
 // span returns the shard that owns all keys of s.
 func (r *Router) span(s keys.Span) (*shard.Data, error) {
-	end := placement.KeyEndPosition(s.End)
-	pieces := r.places.State().Map.Locate(placement.KeyPosition(s.Start), end)
+	end := keys.EndPosition(s.End)
+	pieces := r.places.State().Map.Locate(keys.Position(s.Start), end)
 	return r.only(pieces)
 }
 
 // lease returns the home of a lease.
 func (r *Router) lease(id int64) (*shard.Data, error) {
-	at := placement.LeasePosition(id)
+	at := keys.LeasePosition(id)
 	return r.only(r.places.State().Map.Locate(at, keys.Next(at)))
 }
 

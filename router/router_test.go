@@ -20,6 +20,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
@@ -93,7 +94,7 @@ func (s *system) close(t *testing.T) {
 
 var (
 	one = placement.Map{{Start: []byte{}, Shard: 2}}
-	two = placement.Map{{Start: []byte{}, Shard: 2}, {Start: placement.KeyPosition([]byte("m")), Shard: 3}}
+	two = placement.Map{{Start: []byte{}, Shard: 2}, {Start: keys.Position([]byte("m")), Shard: 3}}
 )
 
 func put(key string) *pb.PutRequest {

@@ -17,8 +17,12 @@ type dataRun struct {
 	d     *Data
 	batch *pebble.Batch
 	w     *mvcc.Writer
-	// fence is the fence after the commands so far.
-	fence Fence
+	// fence and shape are those after the commands so far; all says that the shard
+	// owns everything.
+	fence    Fence
+	shape    Shape
+	all      bool
+	reshaped bool
 
 	// What the leader's clock and the sweeper hear of once the run is committed.
 	granted   []lease.Record
@@ -30,8 +34,14 @@ type dataRun struct {
 // must not skip.
 var errUnknownKind = errors.New("unknown kind of command: a newer version wrote it")
 
-// Command applies one command.
+// Command applies one command. The number of one that is taken counts as reached
+// whatever comes of it.
 func (r *dataRun) Command(c Command, want bool) (result any, rejected, failed error) {
+	reached, rejected, failed := r.place(c)
+	if rejected != nil || failed != nil {
+		return nil, rejected, failed
+	}
+	defer r.w.Reach(reached)
 	if r.fence.Closed && fenced(c.Kind) {
 		return nil, ErrOutdated, nil
 	}
@@ -43,11 +53,11 @@ func (r *dataRun) command(c Command, want bool) (result any, rejected, failed er
 	var err error
 	switch c.Kind {
 	case KindPut:
-		result, err = apply(c, want, new(pb.PutRequest), r.w.Put)
+		result, err = applyOwned(r, c, want, new(pb.PutRequest), r.w.Put)
 	case KindDeleteRange:
-		result, err = apply(c, want, new(pb.DeleteRangeRequest), r.w.DeleteRange)
+		result, err = applyOwned(r, c, want, new(pb.DeleteRangeRequest), r.w.DeleteRange)
 	case KindTxn:
-		result, err = apply(c, want, new(pb.TxnRequest), r.w.Txn)
+		result, err = applyOwned(r, c, want, new(pb.TxnRequest), r.w.Txn)
 	case KindCompact:
 		result, err = apply(c, want, new(pb.CompactionRequest), r.compact)
 	case KindLeaseGrant:
@@ -55,7 +65,7 @@ func (r *dataRun) command(c Command, want bool) (result any, rejected, failed er
 	case KindLeaseRevoke:
 		result, err = apply(c, want, new(pb.LeaseRevokeRequest), r.revoke)
 	case kindLeaseExpire:
-		result, err = r.expire(c.Payload)
+		result, err = r.expire(c)
 	case kindLeaseAging:
 		err = r.aging(c.Payload)
 	case kindLeaseFresh:
@@ -64,13 +74,19 @@ func (r *dataRun) command(c Command, want bool) (result any, rejected, failed er
 		return r.guarded(c, want)
 	case kindFence:
 		err = r.raise(c.Payload)
+	case kindBirth:
+		err = r.bear(c.Payload)
+	case kindOrder:
+		result, err = r.order()
+	case kindSweep:
+		err = r.sweep(c.Payload)
 	default:
 		err = fmt.Errorf("%w: %d", errUnknownKind, c.Kind)
 	}
 	switch {
 	case err == nil:
 		return result, nil, nil
-	case mvcc.Rejected(err), errors.Is(err, lease.ErrExists), errors.Is(err, lease.ErrNotFound):
+	case mvcc.Rejected(err), errors.Is(err, lease.ErrExists), errors.Is(err, lease.ErrNotFound), errors.Is(err, ErrNotApplied):
 		return nil, err, nil
 	default:
 		return nil, nil, err
@@ -84,7 +100,19 @@ func apply[Request proto.Message, Response any](
 	if err := proto.Unmarshal(c.Payload, request); err != nil {
 		return nil, fmt.Errorf("decode command: %w", err)
 	}
-	return run(request, mvcc.Opts{Want: want})
+	return run(request, mvcc.Opts{Number: c.Number, Want: want})
+}
+
+// applyOwned is apply of a request for keys, which the shard must own.
+func applyOwned[Request proto.Message, Response any](
+	r *dataRun, c Command, want bool, request Request, run func(Request, mvcc.Opts) (Response, error),
+) (any, error) {
+	return apply(c, want, request, func(request Request, o mvcc.Opts) (resp Response, err error) {
+		if !r.all && !r.owns(spans(request)) {
+			return resp, errNotOwned
+		}
+		return run(request, o)
+	})
 }
 
 func (r *dataRun) header() *pb.ResponseHeader { return &pb.ResponseHeader{Revision: r.w.Rev()} }
@@ -103,11 +131,15 @@ func (r *dataRun) Finish() error { return r.w.Finish() }
 // Publish shows the changes, then tells the leader's clock, so that a lease is
 // on the clock before its grant is answered.
 //
-// The fence is shown before the keys that came after it.
+// Fence and shape are shown before the keys that came after them.
 func (r *dataRun) Publish() {
 	if r.fence != r.d.Fence() {
 		fence := r.fence
 		r.d.fence.Store(&fence)
+	}
+	if r.reshaped {
+		shape := r.shape
+		r.d.shape.Store(&shape)
 	}
 	r.w.Publish()
 	r.d.keeper.applied(r.granted, r.ended)

@@ -55,6 +55,9 @@ func eachLeaseRef(payload []byte, fn func(leaseRef) error) error {
 }
 
 func (r *dataRun) grant(req *pb.LeaseGrantRequest, _ mvcc.Opts) (*pb.LeaseGrantResponse, error) {
+	if !r.home(req.ID) {
+		return nil, errNotOwned
+	}
 	rec, err := r.d.leases.Grant(r.batch, req.ID, req.TTL)
 	if err != nil {
 		return nil, err
@@ -63,15 +66,19 @@ func (r *dataRun) grant(req *pb.LeaseGrantRequest, _ mvcc.Opts) (*pb.LeaseGrantR
 	return &pb.LeaseGrantResponse{Header: r.header(), ID: rec.ID, TTL: rec.TTL}, nil
 }
 
-func (r *dataRun) revoke(req *pb.LeaseRevokeRequest, _ mvcc.Opts) (*pb.LeaseRevokeResponse, error) {
-	if err := r.end(req.ID); err != nil {
+func (r *dataRun) revoke(req *pb.LeaseRevokeRequest, o mvcc.Opts) (*pb.LeaseRevokeResponse, error) {
+	if !r.home(req.ID) {
+		return nil, errNotOwned
+	}
+	if err := r.end(req.ID, o.Number); err != nil {
 		return nil, err
 	}
 	return &pb.LeaseRevokeResponse{Header: r.header()}, nil
 }
 
-// end removes a lease and deletes its keys at one revision.
-func (r *dataRun) end(id int64) error {
+// end removes a lease and deletes its keys at one revision, which has the number
+// given, if there is one.
+func (r *dataRun) end(id, number int64) error {
 	keys, err := r.d.leases.Revoke(r.batch, id)
 	if err != nil {
 		return err
@@ -80,7 +87,7 @@ func (r *dataRun) end(id int64) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if _, _, err := r.w.DeleteKeys(keys, mvcc.Opts{}); err != nil {
+	if _, _, err := r.w.DeleteKeys(keys, mvcc.Opts{Number: number}); err != nil {
 		return fmt.Errorf("delete keys of lease %d: %w", id, err)
 	}
 	return nil
@@ -94,14 +101,19 @@ func (r *dataRun) current(ref leaseRef) bool {
 
 // expire ends leases whose time has passed, each at a revision of its own, and
 // returns those that it ended.
-func (r *dataRun) expire(payload []byte) ([]int64, error) {
+func (r *dataRun) expire(c Command) ([]int64, error) {
 	var ended []int64
-	err := eachLeaseRef(payload, func(ref leaseRef) error {
+	number := c.Number
+	err := eachLeaseRef(c.Payload, func(ref leaseRef) error {
+		mine := number
+		if number != 0 {
+			number++
+		}
 		if !r.current(ref) {
 			return nil
 		}
 		ended = append(ended, ref.id)
-		return r.end(ref.id)
+		return r.end(ref.id, mine)
 	})
 	return ended, err
 }

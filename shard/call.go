@@ -1,6 +1,49 @@
 package shard
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// Proposal is a command for a shard's log.
+type Proposal struct {
+	// Kind and Payload are the command's. The payload must not be changed
+	// afterwards.
+	Kind    Kind
+	Payload []byte
+	// Numbers is how many of the oracle's numbers the command needs, 0 for one that
+	// has no place in the order of revisions. They follow each other.
+	Numbers int
+	// Writes are the keys that a command with numbers may write.
+	Writes Writes
+	// Term is the only term in which the command may be proposed; 0 leaves that
+	// open.
+	Term uint64
+}
+
+// Writes are the keys that a command may write.
+type Writes struct {
+	// Unknown says that they are known only when the command applies: they may be
+	// any.
+	Unknown bool
+	Spans   []keys.Span
+}
+
+// touches reports whether one of the spans may be written.
+func (w *Writes) touches(spans []keys.Span) bool {
+	if w.Unknown {
+		return true
+	}
+	for _, s := range w.Spans {
+		for _, t := range spans {
+			if s.Overlaps(t) {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // outcome is what becomes of a command.
 type outcome struct {
@@ -10,14 +53,14 @@ type outcome struct {
 
 // call is one command on its way, and whoever waits for it.
 //
-// A call is in exactly one place at a time: the leader's queue, one unsettled
-// batch, or settled. It is settled once.
+// A call is in exactly one place at a time: the leader's queue, a request for
+// numbers, a numbered group, one unsettled batch, or settled. It is settled once.
 type call struct {
-	kind Kind
-	// payload is the command's payload, or nil if fill makes it when the command
-	// leaves the queue.
-	payload []byte
-	// fill makes the payload at the moment the command leaves the queue; false
+	// Proposal.Payload is nil if fill makes it when the command leaves the queue.
+	Proposal
+	// number is the first of the command's numbers, 0 for a command without.
+	number int64
+	// fill makes the payload at the moment the command is proposed; false
 	// says that there is nothing left to do. The leader's mutex is not held.
 	fill func() ([]byte, bool)
 	// settled receives the outcome. It is called once, with no lock of the replica
@@ -28,17 +71,9 @@ type call struct {
 	abandoned atomic.Bool
 }
 
-// batch is a Raft entry on its way.
-type batch struct {
-	term   uint64
-	number uint64
-	calls  []*call
-}
-
-// settle gives every call of the batch the same error.
-func (b *batch) settle(err error) {
-	for _, c := range b.calls {
+// settleAll gives every call the same error.
+func settleAll(calls []*call, err error) {
+	for _, c := range calls {
 		c.settled(outcome{err: err})
 	}
-	b.calls = nil
 }

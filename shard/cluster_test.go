@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -326,6 +327,7 @@ func (c *cluster) leader(above uint64) (*testNode, uint64) {
 		for _, nd := range c.nodes {
 			if nd.host != nil {
 				if term := nd.r.Serving(); term > above {
+					c.bear(nd)
 					return nd, term
 				}
 			}
@@ -334,6 +336,19 @@ func (c *cluster) leader(above uint64) (*testNode, uint64) {
 	}
 	c.t.Fatal("no leader within 30 s")
 	return nil, 0
+}
+
+// bear makes a data shard own everything.
+func (c *cluster) bear(nd *testNode) {
+	c.t.Helper()
+	if nd.data == nil || nd.data.Shape().Born() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := nd.data.Bear(ctx, Shape{Owned: Everything()}); err != nil && !errors.Is(err, ErrNotLeader) {
+		c.t.Logf("bear: %v", err)
+	}
 }
 
 func (c *cluster) add(nd *testNode, cell string) (uint64, error) {

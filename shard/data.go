@@ -2,13 +2,16 @@ package shard
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
@@ -32,6 +35,12 @@ const (
 	kindGuarded Kind = 10
 	// kindFence carries a Fence.
 	kindFence Kind = 11
+	// kindBirth carries a Shape.
+	kindBirth Kind = 12
+	// kindOrder makes the shard an ordered one.
+	kindOrder Kind = 13
+	// kindSweep carries the compaction revision of the cluster.
+	kindSweep Kind = 14
 )
 
 // Data is a replica of a data shard: versioned keys and leases.
@@ -44,6 +53,8 @@ type Data struct {
 	sweeper *sweeper
 	// fence is the fence as of the state that was published last.
 	fence atomic.Pointer[Fence]
+	// shape is the shape as of that state.
+	shape atomic.Pointer[Shape]
 }
 
 var _ Machine = (*Data)(nil)
@@ -53,6 +64,8 @@ type DataConfig struct {
 	ShardID, ReplicaID uint64
 	// Members are the first members' NodeHostIDs by replica id.
 	Members map[uint64]string
+	// Oracle numbers the commands of an ordered shard.
+	Oracle Oracle
 }
 
 // StartData opens a data shard's state and starts its replica.
@@ -70,15 +83,20 @@ func (h *Host) StartData(c DataConfig) (*Data, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open shard %d: %w", c.ShardID, err)
 	}
+	shape, err := readShape(h.cfg.DB, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("open shard %d: %w", c.ShardID, err)
+	}
 	d := &Data{db: h.cfg.DB, store: store, leases: leases}
 	d.fence.Store(&fence)
+	d.shape.Store(&shape)
 	d.keeper = newKeeper(d)
 	d.sweeper = newSweeper(store, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
 	d.attach()
 	d.sweeper.start()
 	_, err = h.Start(ReplicaConfig{
 		ShardID: c.ShardID, ReplicaID: c.ReplicaID, Members: c.Members,
-		Machine: d, Leads: d.keeper, Bind: func(r *Replica) { d.replica = r },
+		Machine: d, Leads: d.keeper, Oracle: c.Oracle, Bind: func(r *Replica) { d.replica = r },
 	})
 	if err != nil {
 		d.Close()
@@ -118,7 +136,46 @@ func (d *Data) Write(ctx context.Context, kind Kind, request proto.Message) (any
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
-	return d.replica.Propose(ctx, kind, payload)
+	return d.submit(ctx, kind, payload, request)
+}
+
+// submit puts a request through the log, with a number if the shard is ordered.
+func (d *Data) submit(ctx context.Context, kind Kind, payload []byte, request proto.Message) (any, error) {
+	p := Proposal{Kind: kind, Payload: payload}
+	if d.Shape().Ordered {
+		var err error
+		if p.Numbers, err = numbers(kind, payload); err != nil {
+			return nil, err
+		}
+		p.Writes = writes(request)
+	}
+	return d.replica.Submit(ctx, p)
+}
+
+// writes returns the keys that a request may write.
+func writes(request proto.Message) Writes {
+	switch req := request.(type) {
+	case *pb.PutRequest, *pb.DeleteRangeRequest:
+		return Writes{Spans: spans(req)}
+	case *pb.TxnRequest:
+		var w Writes
+		mvcc.EachSpan(req, func(s keys.Span, write bool) bool {
+			if write {
+				w.Spans = append(w.Spans, s)
+			}
+			return true
+		})
+		return w
+	default:
+		return Writes{Unknown: true}
+	}
+}
+
+// SweepTo makes the shard take over the compaction revision of the cluster. Errors
+// are those of Replica.Propose.
+func (d *Data) SweepTo(ctx context.Context, rev int64) error {
+	_, err := d.replica.Propose(ctx, kindSweep, binary.AppendVarint(nil, rev))
+	return err
 }
 
 // AwaitSwept waits until everything that the compaction at rev made superfluous
@@ -129,7 +186,9 @@ func (d *Data) AwaitSwept(ctx context.Context, rev int64) error {
 
 // Apply starts a run of commands.
 func (d *Data) Apply(b *pebble.Batch) Run {
-	return &dataRun{d: d, batch: b, w: d.store.NewWriter(b, d.leases), fence: d.Fence()}
+	r := &dataRun{d: d, batch: b, w: d.store.NewWriter(b, d.leases), fence: d.Fence()}
+	r.setShape(*d.Shape())
+	return r
 }
 
 // BeginReload silences watchers and stops the sweep.
@@ -138,8 +197,8 @@ func (d *Data) BeginReload() {
 	d.store.BeginReload()
 }
 
-// Reload loads keys, leases and fence anew. Readers see the fence no later than
-// the keys.
+// Reload loads keys, leases, fence and shape anew. Readers see fence and shape no
+// later than the keys.
 func (d *Data) Reload() error {
 	defer d.sweeper.release()
 	fence, err := readFence(d.db, d.replica.prefix)
@@ -147,6 +206,11 @@ func (d *Data) Reload() error {
 		return err
 	}
 	d.fence.Store(&fence)
+	shape, err := readShape(d.db, d.replica.prefix)
+	if err != nil {
+		return err
+	}
+	d.shape.Store(&shape)
 	if err := d.store.Reload(); err != nil {
 		return err
 	}

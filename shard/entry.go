@@ -4,16 +4,19 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 )
 
 // A Raft entry is one byte of format, one byte of type and the body. A begin
 // entry's body is the term; a batch entry's is the term, the batch number and
-// the commands. Numbers are unsigned varints.
+// the commands, each of them with its number in the order of revisions if the batch
+// is a numbered one. Integers are unsigned varints.
 const (
 	entryFormat byte = 1
 
-	entryBegin byte = 1
-	entryBatch byte = 2
+	entryBegin    byte = 1
+	entryBatch    byte = 2
+	entryNumbered byte = 3
 )
 
 // MaxPayload bounds one command's payload in bytes. It leaves room above the
@@ -37,7 +40,9 @@ type Kind uint8
 // Command is one replicated instruction. The payload belongs to the command;
 // while it is being applied it is valid only until Apply returns.
 type Command struct {
-	ID      CommandID
+	ID CommandID
+	// Number is the first of the command's numbers, 0 if it has none.
+	Number  int64
 	Kind    Kind
 	Payload []byte
 }
@@ -47,6 +52,8 @@ type batchHeader struct {
 	term   uint64
 	number uint64
 	count  uint64
+	// numbered says that the commands have numbers.
+	numbered bool
 }
 
 func appendBegin(dst []byte, term uint64) []byte {
@@ -55,15 +62,22 @@ func appendBegin(dst []byte, term uint64) []byte {
 }
 
 func appendBatchHeader(dst []byte, h batchHeader) []byte {
-	dst = append(dst, entryFormat, entryBatch)
+	kind := entryBatch
+	if h.numbered {
+		kind = entryNumbered
+	}
+	dst = append(dst, entryFormat, kind)
 	dst = binary.AppendUvarint(dst, h.term)
 	dst = binary.AppendUvarint(dst, h.number)
 	return binary.AppendUvarint(dst, h.count)
 }
 
-func appendCommand(dst []byte, c Command) []byte {
+func appendCommand(dst []byte, c Command, numbered bool) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, c.ID.Origin)
 	dst = binary.AppendUvarint(dst, c.ID.Sequence)
+	if numbered {
+		dst = binary.AppendUvarint(dst, uint64(c.Number))
+	}
 	dst = append(dst, byte(c.Kind))
 	dst = binary.AppendUvarint(dst, uint64(len(c.Payload)))
 	return append(dst, c.Payload...)
@@ -105,7 +119,7 @@ func (r *entryReader) batchHeader() (h batchHeader, err error) {
 }
 
 // command returns the next command, whose payload aliases the entry.
-func (r *entryReader) command() (c Command, err error) {
+func (r *entryReader) command(numbered bool) (c Command, err error) {
 	if len(r.rest) < 8 {
 		return Command{}, errBadEntry
 	}
@@ -113,6 +127,13 @@ func (r *entryReader) command() (c Command, err error) {
 	r.rest = r.rest[8:]
 	if c.ID.Sequence, err = r.uvarint(); err != nil {
 		return Command{}, err
+	}
+	if numbered {
+		number, err := r.uvarint()
+		if err != nil || number > math.MaxInt64 {
+			return Command{}, errBadEntry
+		}
+		c.Number = int64(number)
 	}
 	if len(r.rest) == 0 {
 		return Command{}, errBadEntry

@@ -27,7 +27,7 @@ func TestEntryRoundTrip(t *testing.T) {
 		h.count = uint64(len(commands))
 		entry := appendBatchHeader(nil, h)
 		for _, c := range commands {
-			entry = appendCommand(entry, c)
+			entry = appendCommand(entry, c, false)
 		}
 		var r entryReader
 		if kind, err := r.open(entry); err != nil || kind != entryBatch {
@@ -38,7 +38,7 @@ func TestEntryRoundTrip(t *testing.T) {
 			t.Fatalf("header %+v, %v; want %+v", got, err, h)
 		}
 		for _, want := range commands {
-			c, err := r.command()
+			c, err := r.command(false)
 			if err != nil || c.ID != want.ID || c.Kind != want.Kind || !bytes.Equal(c.Payload, want.Payload) {
 				t.Fatalf("command %+v, %v; want %+v", c, err, want)
 			}
@@ -53,7 +53,10 @@ func TestEntryRoundTrip(t *testing.T) {
 // within it.
 func FuzzEntry(f *testing.F) {
 	f.Add(appendBegin(nil, 7))
-	f.Add(appendCommand(appendBatchHeader(nil, batchHeader{1, 2, 1}), Command{CommandID{3, 4}, 5, []byte("payload")}))
+	for _, numbered := range []bool{false, true} {
+		header := appendBatchHeader(nil, batchHeader{term: 1, number: 2, count: 1, numbered: numbered})
+		f.Add(appendCommand(header, Command{ID: CommandID{3, 4}, Number: 6, Kind: 5, Payload: []byte("payload")}, numbered))
+	}
 	f.Add([]byte{entryFormat, entryBatch, 0x80})
 	f.Fuzz(func(t *testing.T, entry []byte) {
 		var r entryReader
@@ -66,7 +69,7 @@ func FuzzEntry(f *testing.F) {
 			return
 		}
 		for range min(h.count, 1000) {
-			c, err := r.command()
+			c, err := r.command(false)
 			if err != nil {
 				if !errors.Is(err, errBadEntry) {
 					t.Fatal(err)

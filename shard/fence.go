@@ -158,7 +158,7 @@ func (d *Data) WriteGuarded(ctx context.Context, g *Guard, kind Kind, request pr
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
-	return d.replica.Propose(ctx, kindGuarded, payload)
+	return d.submit(ctx, kindGuarded, payload, request)
 }
 
 // EveryKey reports whether ok holds for every key of a lease, as this replica has

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -179,6 +180,8 @@ type ReplicaConfig struct {
 	Machine Machine
 	// Leads is told of the terms served; may be nil.
 	Leads Leadership
+	// Oracle numbers the commands that need it; may be nil where none does.
+	Oracle Oracle
 	// Bind, if not nil, is given the replica before anything is applied or led.
 	Bind func(*Replica)
 }
@@ -203,6 +206,7 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		session:   h.nh.GetNoOPSession(c.ShardID),
 		machine:   c.Machine,
 		leads:     c.Leads,
+		oracle:    c.Oracle,
 		syncer:    h.cfg.Syncer,
 		fs:        h.cfg.StateFS,
 		tempDir:   h.cfg.TempDir,
@@ -210,6 +214,7 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		kick:      make(chan struct{}, 1),
 		changed:   make(chan struct{}),
 	}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
 	if c.Bind != nil {
 		c.Bind(r)
 	}

@@ -130,7 +130,11 @@ func (k *keeper) expire(c *lease.Clock) {
 			k.expire(c)
 		}
 	}
-	if err := k.d.replica.ProposeLater(kindLeaseExpire, fill, settled); err != nil {
+	p := Proposal{Kind: kindLeaseExpire}
+	if k.d.Shape().Ordered {
+		p.Numbers, p.Writes = maxExpirePerCommand, Writes{Unknown: true}
+	}
+	if err := k.d.replica.SubmitLater(p, fill, settled); err != nil {
 		settled(nil, err)
 	}
 }
@@ -167,7 +171,7 @@ func (k *keeper) age(c *lease.Clock) {
 			k.aging = false
 		}
 	}
-	if err := k.d.replica.ProposeLater(kindLeaseAging, fill, settled); err != nil {
+	if err := k.d.replica.SubmitLater(Proposal{Kind: kindLeaseAging}, fill, settled); err != nil {
 		settled(nil, err)
 	}
 }

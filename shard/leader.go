@@ -105,18 +105,30 @@ func (r *Replica) stepDown(err error) {
 	r.mu.Lock()
 	led := r.serving != 0
 	r.serving = 0
-	queue := r.queue
-	r.queue = nil
+	calls := r.clearLocked()
 	if led {
 		r.notifyLocked()
 	}
 	r.mu.Unlock()
-	for _, c := range queue {
-		c.settled(outcome{err: err})
-	}
+	settleAll(calls, err)
 	if led && r.leads != nil {
 		r.leads.Ended()
 	}
+}
+
+// clearLocked takes out of the leader's memory the calls that have not been
+// proposed, and returns them. r.mu must be held.
+func (r *Replica) clearLocked() []*call {
+	calls := append(r.queue, r.waiting...)
+	for _, a := range r.asks {
+		calls = append(calls, a.calls...)
+	}
+	for _, g := range r.ready {
+		calls = append(calls, g.calls...)
+		g.leave()
+	}
+	r.queue, r.waiting, r.asks, r.ready = nil, nil, nil, nil
+	return calls
 }
 
 // tick passes the host's tick on to what the leader keeps in memory.

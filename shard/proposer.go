@@ -10,7 +10,8 @@ import (
 
 // The proposer turns the calls that wait into Raft entries.
 //
-//  1. Take what waits, up to maxBatchCommands and maxBatchBytes.
+//  1. Take what waits and needs no number, and the groups that have theirs
+//     (numbers.go), up to maxBatchCommands and maxBatchBytes.
 //  2. Give the batch the term's next number and enter it into flight.
 //  3. Hand it to dragonboat.
 //  4. The state machine settles it when it has applied; a later batch of the
@@ -32,7 +33,11 @@ const (
 
 // flight is a batch under way.
 type flight struct {
-	batch
+	term   uint64
+	number uint64
+	// calls are those without numbers, then those of the groups.
+	calls  []*call
+	groups []*group
 	// applied is dragonboat's word on the entry; nil once it was read, or when it
 	// was never given.
 	applied chan dragonboat.RequestResult
@@ -41,19 +46,31 @@ type flight struct {
 	doubt bool
 }
 
-// Propose puts one command through the log and returns its result. Errors:
+// leave wakes those who wait for the batch's groups. The replica's mu must be held.
+func (f *flight) leave() {
+	for _, g := range f.groups {
+		g.leave()
+	}
+}
+
+// Propose is Submit of a command without numbers.
+func (r *Replica) Propose(ctx context.Context, kind Kind, payload []byte) (any, error) {
+	return r.Submit(ctx, Proposal{Kind: kind, Payload: payload})
+}
+
+// Submit puts one command through the log and returns its result. Errors:
 // ErrNotLeader, ErrNotApplied, ErrTooManyRequests and ErrRequestTooLarge say
 // that it never will apply; a context's error and ErrTimeout that it may; any
 // other error is the machine's rejection.
-func (r *Replica) Propose(ctx context.Context, kind Kind, payload []byte) (any, error) {
-	if len(payload) > MaxPayload {
+func (r *Replica) Submit(ctx context.Context, p Proposal) (any, error) {
+	if len(p.Payload) > MaxPayload {
 		return nil, ErrRequestTooLarge
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	done := make(chan outcome, 1)
-	c := &call{kind: kind, payload: payload, settled: func(o outcome) { done <- o }}
+	c := &call{Proposal: p, settled: func(o outcome) { done <- o }}
 	if err := r.submit(c); err != nil {
 		return nil, err
 	}
@@ -66,12 +83,12 @@ func (r *Replica) Propose(ctx context.Context, kind Kind, payload []byte) (any, 
 	}
 }
 
-// ProposeLater queues a command whose payload fill makes when it leaves the
-// queue, or withdraws by returning false. settled is called exactly once if
-// ProposeLater returns nil. Neither may block or wait for the replica; settled
-// may queue the next command.
-func (r *Replica) ProposeLater(kind Kind, fill func() ([]byte, bool), settled func(result any, err error)) error {
-	return r.submit(&call{kind: kind, fill: fill, settled: func(o outcome) { settled(o.result, o.err) }})
+// SubmitLater queues a command whose payload fill makes when it is proposed, or
+// withdraws by returning false; nil stands for the payload of p. settled is called
+// exactly once if SubmitLater returns nil. Neither may block or wait for the
+// replica; settled may queue the next command.
+func (r *Replica) SubmitLater(p Proposal, fill func() ([]byte, bool), settled func(result any, err error)) error {
+	return r.submit(&call{Proposal: p, fill: fill, settled: func(o outcome) { settled(o.result, o.err) }})
 }
 
 func (r *Replica) submit(c *call) error {
@@ -80,17 +97,21 @@ func (r *Replica) submit(c *call) error {
 	switch {
 	case r.closed:
 		return ErrStopped
-	case r.serving == 0:
+	case r.serving == 0, c.Term != 0 && c.Term != r.serving:
 		return ErrNotLeader
-	case len(r.queue) >= maxQueue:
+	case len(r.queue)+len(r.waiting) >= maxQueue:
 		return ErrTooManyRequests
 	}
-	r.queue = append(r.queue, c)
+	line := &r.queue
+	if c.Numbers > 0 {
+		line = &r.waiting
+	}
+	*line = append(*line, c)
 	if !r.proposing {
 		r.proposing = true
 		r.wg.Add(1)
 		go r.proposer()
-	} else if len(r.queue) == 1 {
+	} else if len(*line) == 1 {
 		r.wake()
 	}
 	return nil
@@ -103,14 +124,17 @@ func (r *Replica) proposer() {
 		r.mu.Lock()
 		term := r.serving
 		switch {
-		case term != 0 && len(r.flight) < maxFlight && len(r.queue) > 0:
-			calls := r.takeLocked()
+		case term != 0 && len(r.waiting) > 0 && len(r.asks) < maxAsks:
+			r.askLocked()
 			r.mu.Unlock()
-			r.send(term, calls)
+		case term != 0 && len(r.flight) < maxFlight && len(r.queue)+len(r.ready) > 0:
+			f := r.takeLocked(term)
+			r.mu.Unlock()
+			r.send(f, true)
 		case term != 0 && r.needsSuccessorLocked(term):
 			r.mu.Unlock()
-			r.send(term, nil)
-		case len(r.flight) == 0 && len(r.queue) == 0, r.closed:
+			r.send(&flight{term: term}, false)
+		case len(r.flight)+len(r.queue)+len(r.waiting)+len(r.asks)+len(r.ready) == 0, r.closed:
 			r.proposing = false
 			r.mu.Unlock()
 			return
@@ -122,20 +146,37 @@ func (r *Replica) proposer() {
 	}
 }
 
-// takeLocked removes the calls of the next batch from the queue. r.mu must be
-// held.
-func (r *Replica) takeLocked() []*call {
+// takeLocked makes the next batch of what waits. Its groups stay in sight of reads.
+// r.mu must be held.
+func (r *Replica) takeLocked(term uint64) *flight {
+	f := &flight{term: term}
 	n, size := 0, 0
-	for n < len(r.queue) && n < maxBatchCommands && (n == 0 || size+len(r.queue[n].payload) <= maxBatchBytes) {
-		size += len(r.queue[n].payload)
-		n++
+	fits := func(calls ...*call) bool {
+		more := 0
+		for _, c := range calls {
+			more += len(c.Payload)
+		}
+		if n > 0 && (n+len(calls) > maxBatchCommands || size+more > maxBatchBytes) {
+			return false
+		}
+		n, size = n+len(calls), size+more
+		return true
 	}
-	calls := make([]*call, n)
-	copy(calls, r.queue)
-	rest := copy(r.queue, r.queue[n:])
+	plain := 0
+	for plain < len(r.queue) && fits(r.queue[plain]) {
+		plain++
+	}
+	f.calls = append(f.calls, r.queue[:plain]...)
+	rest := copy(r.queue, r.queue[plain:])
 	clear(r.queue[rest:])
 	r.queue = r.queue[:rest]
-	return calls
+	for len(r.ready) > 0 && fits(r.ready[0].calls...) {
+		f.groups = append(f.groups, r.ready[0])
+		f.calls = append(f.calls, r.ready[0].calls...)
+		r.ready = r.ready[1:]
+	}
+	r.sending = f
+	return f
 }
 
 // needsSuccessorLocked reports whether the newest batch of the term is in doubt.
@@ -148,26 +189,24 @@ func (r *Replica) needsSuccessorLocked(term uint64) bool {
 	return last.term == term && last.doubt
 }
 
-// send proposes calls as one batch of the term. Calls that nobody waits for any
-// more, or that withdraw, are left out.
-func (r *Replica) send(term uint64, calls []*call) {
-	wanted := len(calls) > 0
-	calls, body := r.encode(calls)
-	if wanted && len(calls) == 0 {
-		return
-	}
-	f := &flight{batch: batch{term: term, calls: calls}}
+// send proposes a batch. Calls that nobody waits for any more, or that withdraw,
+// are left out; a batch of calls of which none is left is not sent.
+func (r *Replica) send(f *flight, wanted bool) {
+	calls, body := r.encode(f.calls)
 	r.mu.Lock()
-	if r.serving != term {
+	f.calls, r.sending = calls, nil
+	if wanted && len(calls) == 0 || r.serving != f.term {
+		f.leave()
 		r.mu.Unlock()
-		f.settle(ErrNotLeader)
+		settleAll(calls, ErrNotLeader)
 		return
 	}
 	r.number++
 	f.number = r.number
 	r.flight = append(r.flight, f)
 	r.mu.Unlock()
-	entry := appendBatchHeader(make([]byte, 0, len(body)+32), batchHeader{term, f.number, uint64(len(calls))})
+	header := batchHeader{term: f.term, number: f.number, count: uint64(len(calls)), numbered: len(f.groups) > 0}
+	entry := appendBatchHeader(make([]byte, 0, len(body)+32), header)
 	rs, err := r.nh.Propose(r.session, append(entry, body...), r.host.attempt())
 	r.mu.Lock()
 	if err == nil {
@@ -178,7 +217,7 @@ func (r *Replica) send(term uint64, calls []*call) {
 	never := r.dropLocked(f)
 	r.mu.Unlock()
 	if never {
-		f.settle(ErrNotApplied)
+		settleAll(f.calls, ErrNotApplied)
 	}
 	r.log.Debug("batch refused", slog.Uint64("shard", r.shardID), slog.Any("error", err))
 }
@@ -186,17 +225,19 @@ func (r *Replica) send(term uint64, calls []*call) {
 // encode returns the calls that are still wanted and their commands.
 func (r *Replica) encode(calls []*call) ([]*call, []byte) {
 	size := 0
+	numbered := false
 	for _, c := range calls {
-		size += len(c.payload) + 24
+		size += len(c.Payload) + 32
+		numbered = numbered || c.number != 0
 	}
 	body := make([]byte, 0, size)
-	kept := calls[:0]
+	kept := make([]*call, 0, len(calls))
 	for _, c := range calls {
 		if c.abandoned.Load() {
 			c.settled(outcome{err: ErrNotApplied})
 			continue
 		}
-		payload := c.payload
+		payload := c.Payload
 		if c.fill != nil {
 			var ok bool
 			if payload, ok = c.fill(); !ok {
@@ -204,7 +245,7 @@ func (r *Replica) encode(calls []*call) ([]*call, []byte) {
 				continue
 			}
 		}
-		body = appendCommand(body, Command{ID: r.host.nextID(), Kind: c.kind, Payload: payload})
+		body = appendCommand(body, Command{ID: r.host.nextID(), Number: c.number, Kind: c.Kind, Payload: payload}, numbered)
 		kept = append(kept, c)
 	}
 	return kept, body
@@ -256,7 +297,7 @@ func (r *Replica) reported(f *flight, result dragonboat.RequestResult) {
 	}
 	r.mu.Unlock()
 	if never {
-		f.settle(ErrNotApplied)
+		settleAll(f.calls, ErrNotApplied)
 	}
 }
 
@@ -266,6 +307,7 @@ func (r *Replica) dropLocked(f *flight) bool {
 	for i, g := range r.flight {
 		if g == f {
 			r.flight = append(r.flight[:i], r.flight[i+1:]...)
+			f.leave()
 			return true
 		}
 	}
@@ -281,6 +323,9 @@ func (r *Replica) arrived(term, number uint64) []*call {
 	for i, f := range r.flight {
 		if f.term == term && f.number == number {
 			r.flight = append(r.flight[:i], r.flight[i+1:]...)
+			if len(f.groups) > 0 {
+				r.applying = append(r.applying, f)
+			}
 			r.wake()
 			return f.calls
 		}
@@ -302,6 +347,7 @@ func (r *Replica) passed(term, number uint64, done []settlement) []settlement {
 		for _, c := range f.calls {
 			done = append(done, settlement{c, outcome{err: ErrNotApplied}})
 		}
+		f.leave()
 	}
 	if len(kept) != len(r.flight) {
 		r.wake()
@@ -311,14 +357,19 @@ func (r *Replica) passed(term, number uint64, done []settlement) []settlement {
 	return done
 }
 
-// lost settles everything under way as of unknown outcome.
+// lost settles everything under way as of unknown outcome. Promises that wait for
+// some of it fail.
 func (r *Replica) lost() {
 	r.mu.Lock()
 	flights := r.flight
 	r.flight = nil
+	r.jumps++
+	for _, f := range flights {
+		f.leave()
+	}
 	r.mu.Unlock()
 	for _, f := range flights {
-		f.settle(ErrTimeout)
+		settleAll(f.calls, ErrTimeout)
 	}
 	r.wake()
 }

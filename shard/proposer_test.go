@@ -81,7 +81,7 @@ func TestQueueIsBoundedAndBatched(t *testing.T) {
 		settled := stall(t, c, a)
 		outcomes := make(chan error, maxQueue+100)
 		for range cap(outcomes) {
-			err := a.r.ProposeLater(kindAdd, func() ([]byte, bool) { return []byte("x"), true }, func(_ any, err error) { outcomes <- err })
+			err := a.r.SubmitLater(Proposal{Kind: kindAdd}, func() ([]byte, bool) { return []byte("x"), true }, func(_ any, err error) { outcomes <- err })
 			if err != nil {
 				outcomes <- err
 			}

@@ -22,6 +22,7 @@ type Replica struct {
 	session   *client.Session
 	machine   Machine
 	leads     Leadership
+	oracle    Oracle
 	syncer    *Syncer
 	fs        vfs.FS
 	tempDir   string
@@ -36,6 +37,9 @@ type Replica struct {
 	machineMu sync.Mutex
 	// kick wakes the proposer.
 	kick chan struct{}
+	// ctx ends when the replica is closed.
+	ctx    context.Context
+	cancel context.CancelFunc
 
 	mu sync.Mutex
 	// The fields below are protected by mu.
@@ -52,11 +56,29 @@ type Replica struct {
 	applied progress
 	// number is the last batch number used in the term served.
 	number uint64
-	// queue holds the calls that wait for a place in a batch, oldest first.
+	// queue holds the calls without numbers that wait for a place in a batch, oldest
+	// first.
 	queue []*call
+	// waiting holds the calls that wait for a request for numbers, oldest first.
+	waiting []*call
+	// asks are the requests for numbers whose calls have none yet, in the order in
+	// which they were sent.
+	asks []*ask
+	// ready are the groups that wait for a place in a batch. Their numbers rise.
+	ready []*group
+	// sending is the batch that is being put together, nil if none is.
+	sending *flight
+	// promised is the highest revision that was promised; used is the highest number
+	// that a call got. Invariant: no call gets a number up to either.
+	promised, used int64
 	// flight holds the batches that were given to dragonboat and are not
 	// settled, in the order of their numbers.
 	flight []*flight
+	// applying holds the batches with numbers that left flight because they are
+	// being applied, until readers see what they did.
+	applying []*flight
+	// jumps counts the moments at which what was under way was lost sight of.
+	jumps uint64
 	// proposing is true while the proposer's goroutine runs.
 	proposing bool
 	// rounds are the confirmations of leadership under way.
@@ -142,6 +164,11 @@ func (r *Replica) advanced(p progress) {
 	defer r.mu.Unlock()
 	begun := p.term != r.applied.term
 	r.applied = p
+	for _, f := range r.applying {
+		f.leave()
+	}
+	clear(r.applying)
+	r.applying = r.applying[:0]
 	if begun {
 		r.notifyLocked()
 	}
@@ -172,6 +199,7 @@ func (r *Replica) close() {
 	r.closed = true
 	r.notifyLocked()
 	r.mu.Unlock()
+	r.cancel()
 	r.stepDown(ErrStopped)
 	r.lost()
 	r.wake()

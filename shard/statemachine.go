@@ -99,8 +99,9 @@ func (s *stateMachine) applyEntry(p *progress, run Run, e sm.Entry, done []settl
 			done = s.r.passed(term, 0, done)
 		}
 		return done, nil
-	case entryBatch:
+	case entryBatch, entryNumbered:
 		h, err := r.batchHeader()
+		h.numbered = kind == entryNumbered
 		if err != nil {
 			return done, fmt.Errorf("entry %d: %w", e.Index, err)
 		}
@@ -121,7 +122,7 @@ func (s *stateMachine) applyBatch(run Run, h batchHeader, r *entryReader, done [
 		return done, fmt.Errorf("batch %d of term %d: %d commands, %d expected", h.number, h.term, h.count, len(calls))
 	}
 	for i := range h.count {
-		c, err := r.command()
+		c, err := r.command(h.numbered)
 		if err != nil {
 			return done, fmt.Errorf("batch %d of term %d: %w", h.number, h.term, err)
 		}

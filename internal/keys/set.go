@@ -37,6 +37,15 @@ func (s Set) Contains(key []byte) bool {
 	return after > 0 && s[after-1].Contains(key)
 }
 
+// Covers reports whether all keys of span lie in s.
+func (s Set) Covers(span Span) bool {
+	if span.Empty() {
+		return true
+	}
+	after := sort.Search(len(s), func(i int) bool { return bytes.Compare(s[i].Start, span.Start) > 0 })
+	return after > 0 && s[after-1].Covers(span)
+}
+
 // AppendSet appends the encoding of s to dst and returns the result.
 func AppendSet(dst []byte, s Set) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(s)))

@@ -1,0 +1,149 @@
+package shard
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+var (
+	// errUnnumbered turns away what was proposed without a number to a shard that
+	// has become an ordered one, and what it does not take any more.
+	errUnnumbered = fmt.Errorf("%w: the shard is ordered", ErrNotApplied)
+	// errOvertaken turns away a command whose number the shard has passed.
+	errOvertaken = fmt.Errorf("%w: its number is too old", ErrNotApplied)
+	// errNotOwned turns away a command for keys or a lease of another shard.
+	errNotOwned = fmt.Errorf("%w: the shard does not own what it is for", ErrNotApplied)
+)
+
+// numbers returns how many numbers a command of an ordered shard takes.
+func numbers(k Kind, payload []byte) (int, error) {
+	switch k {
+	case KindPut, KindDeleteRange, KindTxn, KindLeaseRevoke, kindGuarded:
+		return 1, nil
+	case kindLeaseExpire:
+		n := 0
+		err := eachLeaseRef(payload, func(leaseRef) error {
+			n++
+			return nil
+		})
+		return n, err
+	default:
+		return 0, nil
+	}
+}
+
+// place gives a command its place in the order of revisions, or says why it has
+// none. reached is the revision that the shard has reached behind it.
+func (r *dataRun) place(c Command) (reached int64, rejected, failed error) {
+	if !r.shape.Ordered {
+		return 0, nil, nil
+	}
+	n, err := numbers(c.Kind, c.Payload)
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case c.Kind == KindCompact:
+		return 0, errUnnumbered, nil
+	case n == 0:
+		return 0, nil, nil
+	case c.Number == 0:
+		return 0, errUnnumbered, nil
+	case c.Number <= r.w.Rev():
+		return 0, errOvertaken, nil
+	}
+	return c.Number + int64(n) - 1, nil, nil
+}
+
+// owns reports whether the shard owns all keys of the spans.
+func (r *dataRun) owns(spans []keys.Span) bool {
+	if r.all {
+		return true
+	}
+	for _, s := range spans {
+		if !r.shape.Owned.Covers(keys.Positions(s)) {
+			return false
+		}
+	}
+	return true
+}
+
+// home reports whether the shard keeps the record of a lease.
+func (r *dataRun) home(id int64) bool {
+	return r.all || r.shape.Owned.Covers(keys.LeasePositions(id))
+}
+
+// bear gives the shard its first shape.
+func (r *dataRun) bear(payload []byte) error {
+	s, err := decodeShape(payload)
+	if err != nil || r.shape.Born() {
+		return err
+	}
+	return r.reshape(s)
+}
+
+// order makes the shard an ordered one.
+func (r *dataRun) order() (Past, error) {
+	past := Past{Rev: r.w.Rev(), Compacted: r.w.Compacted()}
+	s := r.shape
+	if s.Ordered || !s.Born() {
+		return past, nil
+	}
+	s.Ordered = true
+	return past, r.reshape(s)
+}
+
+func (r *dataRun) reshape(s Shape) error {
+	if err := r.batch.Set(shapeKey(r.d.replica.prefix), appendShape(nil, s), nil); err != nil {
+		return fmt.Errorf("write shape: %w", err)
+	}
+	r.setShape(s)
+	r.reshaped = true
+	return nil
+}
+
+func (r *dataRun) setShape(s Shape) {
+	r.shape = s
+	r.all = len(s.Owned) == 1 && s.Owned[0].Equal(keys.Span{})
+}
+
+var errBadSweep = errors.New("malformed sweep")
+
+// sweep takes over the compaction revision of the cluster.
+func (r *dataRun) sweep(payload []byte) error {
+	rev, n := binary.Varint(payload)
+	if n != len(payload) || n <= 0 {
+		return errBadSweep
+	}
+	if rev <= r.w.Compacted() {
+		return nil
+	}
+	r.w.Reach(rev)
+	if err := r.w.Compact(rev); err != nil {
+		return err
+	}
+	r.compacted = true
+	return nil
+}
+
+// spans returns the keys that a request names, to read or to write.
+func spans(request any) []keys.Span {
+	var all []keys.Span
+	switch req := request.(type) {
+	case *pb.PutRequest:
+		all = []keys.Span{keys.Point(req.Key)}
+	case *pb.DeleteRangeRequest:
+		all = []keys.Span{keys.FromRange(req.Key, req.RangeEnd)}
+	case *pb.TxnRequest:
+		mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
+			all = append(all, s)
+			return true
+		})
+	}
+	return all
+}
