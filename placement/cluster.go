@@ -1,10 +1,12 @@
 package placement
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
@@ -31,6 +34,9 @@ const Version = 1
 type Cluster struct {
 	machine *Machine
 	replica *shard.Replica
+	counter *counter
+	// raising has room for the one who raises the oracle's limit.
+	raising chan struct{}
 	self    uint64
 	// members maps the system shard's replicas to nodes.
 	members map[uint64]uint64
@@ -55,29 +61,39 @@ type Config struct {
 
 // Start starts the system shard's replica.
 func Start(c Config) (*Cluster, error) {
-	r, err := c.Host.Start(shard.ReplicaConfig{
-		ShardID: SystemShard, ReplicaID: c.ReplicaID, Members: c.Targets, Machine: c.Machine,
+	cluster := &Cluster{
+		machine: c.Machine, counter: &counter{machine: c.Machine}, raising: make(chan struct{}, 1),
+		self: c.Self, members: c.Members, timeout: c.Timeout,
+	}
+	_, err := c.Host.Start(shard.ReplicaConfig{
+		ShardID: SystemShard, ReplicaID: c.ReplicaID, Members: c.Targets, Machine: c.Machine, Leads: cluster.counter,
+		Bind: func(r *shard.Replica) { cluster.replica = r },
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{machine: c.Machine, replica: r, self: c.Self, members: c.Members, timeout: c.Timeout}, nil
+	return cluster, nil
 }
 
 // Bootstrap makes the cluster, unless it was made before, and makes the system
 // shard say of this node what self says. It returns the state that holds then.
-func (c *Cluster) Bootstrap(ctx context.Context, self NodeRecord, nodes []NodeRecord) (*State, error) {
+// splits are the keys at which the users' keys are divided among shards, in rising
+// order; a cluster that was made with others refuses them.
+func (c *Cluster) Bootstrap(ctx context.Context, self NodeRecord, nodes []NodeRecord, splits [][]byte) (*State, error) {
 	if err := c.confirmed(ctx); err != nil {
 		return nil, err
 	}
 	if c.State().Cluster.ID == 0 {
-		p, err := newBootstrap(nodes, c.members)
+		p, err := newBootstrap(nodes, c.members, splits)
 		if err != nil {
 			return nil, err
 		}
 		if _, err := c.propose(ctx, kindBootstrap, p); err != nil {
 			return nil, fmt.Errorf("bootstrap cluster: %w", err)
 		}
+	}
+	if made := c.State().Cluster.Splits; len(splits) > 0 && !slices.EqualFunc(made, splits, bytes.Equal) {
+		return nil, fmt.Errorf("%w: made with %q, started with %q", ErrSplits, made, splits)
 	}
 	if !sameNode(c.State().Nodes[self.ID], self) {
 		if _, err := c.propose(ctx, kindNode, self); err != nil {
@@ -91,24 +107,58 @@ func sameNode(a, b NodeRecord) bool {
 	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.PeerURLs, b.PeerURLs) && slices.Equal(a.ClientURLs, b.ClientURLs)
 }
 
-// newBootstrap describes a cluster of one data shard with a replica on every
-// node.
-func newBootstrap(nodes []NodeRecord, members map[uint64]uint64) (bootstrap, error) {
+// ErrSplits is returned for a node whose cluster was made with other splits than it
+// is started with.
+var ErrSplits = errors.New("placement: the cluster was made with other splits")
+
+// newBootstrap describes a cluster of one data shard more than there are splits,
+// with a replica of each on every node. Several shards are born into an order.
+func newBootstrap(nodes []NodeRecord, members map[uint64]uint64, splits [][]byte) (bootstrap, error) {
 	var seed [8]byte
 	if _, err := rand.Read(seed[:]); err != nil {
 		return bootstrap{}, fmt.Errorf("draw cluster id: %w", err)
 	}
-	return bootstrap{
+	b := bootstrap{
 		Cluster: ClusterRecord{
 			ID:        max(binary.BigEndian.Uint64(seed[:]), 1),
 			Version:   Version,
 			Epoch:     1,
-			NextShard: FirstDataShard + 1,
+			Splits:    splits,
+			NextShard: FirstDataShard + uint64(len(splits)) + 1,
 		},
-		Nodes:  nodes,
-		Shards: []ShardRecord{{ID: FirstDataShard, Replicas: members, NextReplica: uint64(len(members)) + 1}},
-		Map:    Map{{Start: []byte{}, Shard: FirstDataShard}},
-	}, nil
+		Nodes: nodes,
+		Map:   firstMap(splits),
+		Order: OrderRecord{Compacted: -1},
+	}
+	for i := range len(splits) + 1 {
+		b.Shards = append(b.Shards, ShardRecord{
+			ID: FirstDataShard + uint64(i), Replicas: members, NextReplica: uint64(len(members)) + 1,
+		})
+	}
+	if len(splits) > 0 {
+		b.Order.Begun, b.Order.Limit, b.Order.Base = true, firstRevision, firstRevision
+	}
+	return b, nil
+}
+
+// firstRevision is that of an empty store, as in etcd.
+const firstRevision = 1
+
+// firstMap divides the users' keys at the splits and the leases into equal parts.
+func firstMap(splits [][]byte) Map {
+	if len(splits) == 0 {
+		return Map{{Start: []byte{}, Shard: FirstDataShard}}
+	}
+	var m Map
+	for i, part := range keys.LeaseSection(len(splits) + 1) {
+		m = append(m, Piece{Start: part.Start, Shard: FirstDataShard + uint64(i)})
+	}
+	m[0].Start = []byte{}
+	m = append(m, Piece{Start: keys.Position(nil), Shard: FirstDataShard})
+	for i, split := range splits {
+		m = append(m, Piece{Start: keys.Position(split), Shard: FirstDataShard + 1 + uint64(i)})
+	}
+	return m
 }
 
 // State returns the newest state that this node knows.
@@ -205,13 +255,21 @@ func (c *Cluster) Login(ctx context.Context, user, prefix string) (token string,
 
 // propose puts a command through the system shard and returns what it found.
 func (c *Cluster) propose(ctx context.Context, k kind, command any) (bool, error) {
-	payload, err := json.Marshal(command)
+	payload, err := encode(command)
 	if err != nil {
-		return false, fmt.Errorf("encode command: %w", err)
+		return false, err
 	}
 	result, err := c.send(ctx, k, payload)
 	found, _ := result.(bool)
 	return found, err
+}
+
+func encode(command any) ([]byte, error) {
+	payload, err := json.Marshal(command)
+	if err != nil {
+		return nil, fmt.Errorf("encode command: %w", err)
+	}
+	return payload, nil
 }
 
 // send puts a command through the system shard and returns its result. It is sent

@@ -27,6 +27,10 @@ const (
 	// and who sends it; kindLogin a login.
 	kindUsers kind = 4
 	kindLogin kind = 5
+	// kindLimit to kindOrder concern the order of revisions.
+	kindLimit   kind = 6
+	kindCompact kind = 7
+	kindOrder   kind = 8
 )
 
 // bootstrap makes the cluster. The first that applies wins.
@@ -35,6 +39,8 @@ type bootstrap struct {
 	Nodes   []NodeRecord  `json:"nodes"`
 	Shards  []ShardRecord `json:"shards"`
 	Map     Map           `json:"map"`
+	// Order is the zero value for a cluster of one shard, which counts by itself.
+	Order OrderRecord `json:"order"`
 }
 
 // alarm raises or clears one alarm.
@@ -147,6 +153,26 @@ func (r *run) Command(c shard.Command, _ bool) (result any, rejected, failed err
 			return nil, nil, fmt.Errorf("decode alarm: %w", err)
 		}
 		return r.alarm(p), nil, r.out.err
+	case kindLimit:
+		var p limitCommand
+		if err := json.Unmarshal(c.Payload, &p); err != nil {
+			return nil, nil, fmt.Errorf("decode limit: %w", err)
+		}
+		r.limit(p)
+		return nil, nil, r.out.err
+	case kindCompact:
+		var p compactCommand
+		if err := json.Unmarshal(c.Payload, &p); err != nil {
+			return nil, nil, fmt.Errorf("decode compaction: %w", err)
+		}
+		return nil, r.compact(p), r.out.err
+	case kindOrder:
+		var p OrderRecord
+		if err := json.Unmarshal(c.Payload, &p); err != nil {
+			return nil, nil, fmt.Errorf("decode order: %w", err)
+		}
+		r.order(p)
+		return nil, nil, r.out.err
 	case kindUsers:
 		p := &pb.InternalRaftRequest{}
 		if err := proto.Unmarshal(c.Payload, p); err != nil {
@@ -181,6 +207,8 @@ func (r *run) bootstrap(p bootstrap) bool {
 		s.Shards[h.ID] = h
 		r.out.set(shardKey(h.ID), h)
 	}
+	s.Order = p.Order
+	r.out.set(orderKey(), s.Order)
 	s.Map = p.Map
 	for _, piece := range p.Map {
 		r.out.set(pieceKey(piece.Start), piece)

@@ -21,6 +21,7 @@ const (
 	shardTag   byte = 'h'
 	pieceTag   byte = 'p'
 	alarmTag   byte = 'a'
+	orderTag   byte = 'o'
 
 	settingsTag byte = 'e'
 	roleTag     byte = 'r'
@@ -43,6 +44,8 @@ func alarmKey(a AlarmRecord) []byte {
 	k := binary.BigEndian.AppendUint64([]byte{stateTag, alarmTag}, a.Member)
 	return binary.BigEndian.AppendUint32(k, uint32(a.Type))
 }
+
+func orderKey() []byte { return []byte{stateTag, orderTag} }
 
 func settingsKey() []byte { return []byte{stateTag, settingsTag} }
 
@@ -77,7 +80,7 @@ func load(db *pebble.DB, prefix []byte) (s *State, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
-	s = &State{Nodes: make(map[uint64]NodeRecord), Shards: make(map[uint64]ShardRecord), Auth: auth.New()}
+	s = &State{Nodes: make(map[uint64]NodeRecord), Shards: make(map[uint64]ShardRecord), Order: OrderRecord{Compacted: -1}, Auth: auth.New()}
 	for it.First(); it.Valid(); it.Next() {
 		if err := s.take(it.Key()[len(low):], it.Value()); err != nil {
 			return nil, fmt.Errorf("record %q: %w", it.Key()[len(prefix):], err)
@@ -119,6 +122,8 @@ func (s *State) take(key, value []byte) error {
 		err := json.Unmarshal(value, &a)
 		s.Alarms = append(s.Alarms, a)
 		return err
+	case orderTag:
+		return json.Unmarshal(value, &s.Order)
 	case settingsTag:
 		return json.Unmarshal(value, &s.Auth.Settings)
 	case userTag:

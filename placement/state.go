@@ -8,6 +8,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // State is everything that the system shard says, at one moment. It is
@@ -23,6 +24,8 @@ type State struct {
 	Map Map
 	// Alarms are raised, ordered by member and type.
 	Alarms []AlarmRecord
+	// Order is the cluster's one order of revisions.
+	Order OrderRecord
 	// Auth is the users and roles; never nil in a state that was loaded.
 	Auth *auth.State
 }
@@ -36,6 +39,9 @@ type ClusterRecord struct {
 	Version uint32 `json:"version"`
 	// Epoch is the version of the map; it rises with every change of it.
 	Epoch uint64 `json:"epoch"`
+	// Splits are the keys at which the users' keys were divided when the cluster was
+	// made.
+	Splits [][]byte `json:"splits,omitempty"`
 	// NextShard is the id of the next shard. Ids are never used again.
 	NextShard uint64 `json:"next_shard"`
 }
@@ -90,6 +96,22 @@ func (m Map) Locate(start, end []byte) []Piece {
 	return m[first:last:last]
 }
 
+// Owned returns the positions that a shard owns.
+func (m Map) Owned(shard uint64) keys.Set {
+	var spans []keys.Span
+	for i, p := range m {
+		if p.Shard != shard {
+			continue
+		}
+		s := keys.Span{Start: p.Start}
+		if i+1 < len(m) {
+			s.End = m[i+1].Start
+		}
+		spans = append(spans, s)
+	}
+	return keys.NewSet(spans...)
+}
+
 // clone returns a State that may be changed record by record without touching s.
 func (s *State) clone() *State {
 	c := &State{
@@ -98,6 +120,7 @@ func (s *State) clone() *State {
 		Shards:  make(map[uint64]ShardRecord, len(s.Shards)),
 		Map:     slices.Clone(s.Map),
 		Alarms:  slices.Clone(s.Alarms),
+		Order:   s.Order,
 		Auth:    s.Auth,
 	}
 	for id, n := range s.Nodes {

@@ -275,7 +275,7 @@ func (n *Node) openShards(o *Options) error {
 		ID: id, Name: o.Config.Name,
 		PeerURLs: sortedURLs(o.Config.AdvertisePeerURLs), ClientURLs: sortedURLs(o.Config.AdvertiseClientURLs),
 	}
-	state, err := n.cluster.Bootstrap(ctx, self, []placement.NodeRecord{self})
+	state, err := n.cluster.Bootstrap(ctx, self, []placement.NodeRecord{self}, nil)
 	if err != nil {
 		return err
 	}

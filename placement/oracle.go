@@ -1,0 +1,213 @@
+package placement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// The oracle is the leader of the system shard: a counter in memory, below a limit
+// that is raised through the log. A new leader starts at the limit, so that what an
+// earlier one handed out stays below whatever it hands out.
+//
+//	allotted after the question arrived  ->  leadership proved in the same term  ->  answered
+//
+// The order is what makes numbers follow real time: nobody else can have handed out
+// a higher number before the question came.
+
+// limitStep is by how much more than needed the limit is raised, and so how many
+// numbers a change of leader throws away at the most.
+const limitStep = 100_000
+
+// OrderRecord is the cluster's one order of revisions.
+type OrderRecord struct {
+	// Begun says that there is one: numbers are handed out.
+	Begun bool `json:"begun"`
+	// Limit bounds the numbers that were handed out.
+	Limit int64 `json:"limit"`
+	// Base is the revision up to which there was an order before: every number is
+	// above it.
+	Base int64 `json:"base"`
+	// Compacted is the compaction revision, -1 before the first compaction.
+	Compacted int64 `json:"compacted"`
+}
+
+// counter is what the oracle keeps in memory while it leads.
+type counter struct {
+	machine *Machine
+
+	mu sync.Mutex
+	// term is the one served, 0 while this node does not lead; protected by mu.
+	term uint64
+	// last is the highest number handed out in the term or before; protected by mu.
+	//
+	// Invariant: last <= the limit in the state that this node has applied.
+	last int64
+}
+
+var _ shard.Leadership = (*counter)(nil)
+
+// Began starts at the limit that all earlier leaders obeyed.
+func (c *counter) Began(term uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.term, c.last = term, c.machine.State().Order.Limit
+}
+
+// Ended forgets the term.
+func (c *counter) Ended() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.term = 0
+}
+
+// Tick does nothing.
+func (c *counter) Tick() {}
+
+// allot hands out n numbers. Where the limit is too low it returns the one that is
+// needed instead.
+func (c *counter) allot(n int64) (b shard.Block, term uint64, limit int64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	order := c.machine.State().Order
+	switch {
+	case c.term == 0:
+		return b, 0, 0, shard.ErrNotLeader
+	case !order.Begun:
+		return b, 0, 0, errNoOrder
+	}
+	c.last = max(c.last, order.Base)
+	if c.last+n > order.Limit {
+		return b, 0, c.last + n + limitStep, nil
+	}
+	b = shard.Block{First: c.last + 1, Newest: c.last + n, Compacted: order.Compacted}
+	c.last += n
+	return b, c.term, 0, nil
+}
+
+// serves reports whether the term is the one served.
+func (c *counter) serves(term uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.term == term
+}
+
+// errNoOrder is returned while the cluster's one shard counts by itself.
+var errNoOrder = fmt.Errorf("%w: the cluster has no order of revisions", shard.ErrNotApplied)
+
+var _ shard.Oracle = (*Cluster)(nil)
+
+// Ask asks the oracle, which must be this node, once. See shard.Oracle.
+func (c *Cluster) Ask(ctx context.Context, count int) (shard.Block, error) {
+	for {
+		b, term, limit, err := c.counter.allot(int64(count))
+		if err != nil {
+			return b, err
+		}
+		if limit != 0 {
+			if err := c.raise(ctx, limit); err != nil {
+				return b, err
+			}
+			continue
+		}
+		if err := c.replica.Confirm(ctx); err != nil {
+			return b, err
+		}
+		if !c.counter.serves(term) {
+			return b, shard.ErrNotLeader
+		}
+		return b, nil
+	}
+}
+
+// Newest asks the oracle for the newest number, again while it can't be reached.
+func (c *Cluster) Newest(ctx context.Context) (b shard.Block, err error) {
+	err = c.replica.AtLeader(ctx, func(ctx context.Context) error {
+		b, err = c.Ask(ctx, 0)
+		return err
+	})
+	return b, err
+}
+
+// raise raises the limit, unless it is as high already. One entry serves all who
+// need a higher one at the same time.
+func (c *Cluster) raise(ctx context.Context, limit int64) error {
+	select {
+	case c.raising <- struct{}{}:
+		defer func() { <-c.raising }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if c.State().Order.Limit >= limit {
+		return nil
+	}
+	payload, err := encode(limitCommand{Limit: limit})
+	if err != nil {
+		return err
+	}
+	_, err = c.replica.Propose(ctx, shard.Kind(kindLimit), payload)
+	return err
+}
+
+// errTooOld is what a compaction hears that is not above the last.
+var errTooOld = errors.New("placement: the revision has been compacted already")
+
+// Compact makes rev the compaction revision and reports whether it was above the
+// last one. The caller has seen to it that rev was handed out.
+func (c *Cluster) Compact(ctx context.Context, rev int64) (bool, error) {
+	_, err := c.propose(ctx, kindCompact, compactCommand{Rev: rev})
+	if errors.Is(err, errTooOld) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// BeginOrder makes numbers be handed out, above those of the one shard that counted
+// by itself before. Repeated, it does nothing.
+func (c *Cluster) BeginOrder(ctx context.Context, past shard.Past) error {
+	_, err := c.propose(ctx, kindOrder, OrderRecord{Begun: true, Limit: past.Rev, Base: past.Rev, Compacted: past.Compacted})
+	return err
+}
+
+// limitCommand raises the oracle's limit.
+type limitCommand struct {
+	Limit int64 `json:"limit"`
+}
+
+// compactCommand raises the compaction revision.
+type compactCommand struct {
+	Rev int64 `json:"rev"`
+}
+
+// limit raises the oracle's limit.
+func (r *run) limit(p limitCommand) {
+	if p.Limit > r.current().Order.Limit {
+		s := r.change()
+		s.Order.Limit = p.Limit
+		r.out.set(orderKey(), s.Order)
+	}
+}
+
+// compact raises the compaction revision, or says that it is as high already.
+func (r *run) compact(p compactCommand) error {
+	if p.Rev <= r.current().Order.Compacted {
+		return errTooOld
+	}
+	s := r.change()
+	s.Order.Compacted = p.Rev
+	r.out.set(orderKey(), s.Order)
+	return nil
+}
+
+// order begins the order of revisions, once.
+func (r *run) order(p OrderRecord) {
+	if r.current().Order.Begun {
+		return
+	}
+	s := r.change()
+	s.Order = p
+	r.out.set(orderKey(), s.Order)
+}
