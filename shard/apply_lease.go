@@ -101,6 +101,7 @@ func (r *dataRun) expire(payload []byte) ([]int64, error) {
 			return nil
 		}
 		ended = append(ended, ref.id)
+		r.expired++
 		return r.end(ref.id)
 	})
 	return ended, err

@@ -73,7 +73,7 @@ func (h *Host) StartData(c DataConfig) (*Data, error) {
 	d := &Data{db: h.cfg.DB, store: store, leases: leases}
 	d.fence.Store(&fence)
 	d.keeper = newKeeper(d)
-	d.sweeper = newSweeper(store, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
+	d.sweeper = newSweeper(store, h.cfg.Observer, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
 	d.attach()
 	d.sweeper.start()
 	_, err = h.Start(ReplicaConfig{

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -59,9 +60,13 @@ func (r *Replica) Propose(ctx context.Context, kind Kind, payload []byte) (any, 
 	}
 	select {
 	case o := <-done:
+		if errors.Is(o.err, ErrNotApplied) || errors.Is(o.err, ErrNotLeader) || errors.Is(o.err, ErrTimeout) {
+			r.observer.ProposalFailed()
+		}
 		return o.result, o.err
 	case <-ctx.Done():
 		c.abandoned.Store(true)
+		r.observer.ProposalFailed()
 		return nil, context.Cause(ctx)
 	}
 }
