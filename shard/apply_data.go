@@ -27,6 +27,7 @@ type dataRun struct {
 	// What the leader's clock and the sweeper hear of once the run is committed.
 	granted   []lease.Record
 	ended     []int64
+	expired   int
 	compacted bool
 }
 
@@ -143,7 +144,19 @@ func (r *dataRun) Publish() {
 	}
 	r.w.Publish()
 	r.d.keeper.applied(r.granted, r.ended)
+	r.observe()
 	if r.compacted {
 		r.d.sweeper.start()
+	}
+}
+
+// observe tells of the leases that the run granted and ended.
+func (r *dataRun) observe() {
+	o := r.d.replica.observer
+	for _, rec := range r.granted {
+		o.LeaseGranted(rec.TTL)
+	}
+	if len(r.ended) > 0 {
+		o.LeasesEnded(len(r.ended), r.expired)
 	}
 }

@@ -113,6 +113,7 @@ func (r *dataRun) expire(c Command) ([]int64, error) {
 			return nil
 		}
 		ended = append(ended, ref.id)
+		r.expired++
 		return r.end(ref.id, mine)
 	})
 	return ended, err

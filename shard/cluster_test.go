@@ -225,6 +225,8 @@ type cluster struct {
 	nodes []*testNode
 	// keepsData makes the shard a data shard instead of a register.
 	keepsData bool
+	// observer hears of the hosts that are started from now on.
+	observer Observer
 }
 
 func nodeHostID(i uint64) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", i) }
@@ -279,7 +281,7 @@ func (c *cluster) start(nd *testNode) {
 			return "", false
 		},
 		DeploymentID: 7, LogShards: 1, Tick: 10 * time.Millisecond, HeartbeatTicks: 2, ElectionTicks: 20,
-		DB: db, Syncer: NewSyncer(db), StateFS: nd.state, TempDir: "tmp", RaftFS: nd.raftFS, Transport: c.net,
+		DB: db, Syncer: NewSyncer(db), StateFS: nd.state, TempDir: "tmp", RaftFS: nd.raftFS, Transport: c.net, Observer: c.observer,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 	})
 	if err != nil {

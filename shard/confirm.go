@@ -79,7 +79,9 @@ func (r *Replica) confirmer() {
 		}
 		r.rounds.next = nil
 		r.mu.Unlock()
+		began := time.Now()
 		current.err = r.confirm(term)
+		r.observer.Confirmed(time.Since(began), current.err)
 		close(current.done)
 	}
 }

@@ -91,7 +91,7 @@ func (h *Host) StartData(c DataConfig) (*Data, error) {
 	d.fence.Store(&fence)
 	d.shape.Store(&shape)
 	d.keeper = newKeeper(d)
-	d.sweeper = newSweeper(store, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
+	d.sweeper = newSweeper(store, h.cfg.Observer, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
 	d.attach()
 	d.sweeper.start()
 	_, err = h.Start(ReplicaConfig{
@@ -147,13 +147,13 @@ func (d *Data) submit(ctx context.Context, kind Kind, payload []byte, request pr
 		if p.Numbers, err = numbers(kind, payload); err != nil {
 			return nil, err
 		}
-		p.Writes = writes(request)
+		p.Writes = writesOf(request)
 	}
 	return d.replica.Submit(ctx, p)
 }
 
-// writes returns the keys that a request may write.
-func writes(request proto.Message) Writes {
+// writesOf returns the keys that a request may write.
+func writesOf(request proto.Message) Writes {
 	switch req := request.(type) {
 	case *pb.PutRequest, *pb.DeleteRangeRequest:
 		return Writes{Spans: spans(req)}

@@ -55,6 +55,8 @@ type HostConfig struct {
 	RaftFS config.IFS
 	// Transport carries Raft's messages; nil is for a node without peers.
 	Transport config.TransportFactory
+	// Observer hears what the replicas do; nil is for nobody.
+	Observer Observer
 	// Log receives what operators should see.
 	Log *slog.Logger
 }
@@ -87,6 +89,9 @@ var errNoHost = errors.New("raft host did not start")
 // reported with what to do.
 func OpenHost(cfg HostConfig) (*Host, error) {
 	setRaftLogger(cfg.Log)
+	if cfg.Observer == nil {
+		cfg.Observer = unobserved{}
+	}
 	var seed [8]byte
 	if _, err := rand.Read(seed[:]); err != nil {
 		return nil, fmt.Errorf("draw origin: %w", err)
@@ -148,6 +153,7 @@ func (h *Host) nodeHostConfig() config.NodeHostConfig {
 				CloseShards:    2,
 			},
 			LogDB:               logConfig(h.cfg.LogShards),
+			LogDBFactory:        measuredLog{h.cfg.Observer},
 			FS:                  h.cfg.RaftFS,
 			TransportFactory:    transport,
 			NodeRegistryFactory: registryFactory{h.cfg.Resolve},
@@ -211,6 +217,7 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		fs:        h.cfg.StateFS,
 		tempDir:   h.cfg.TempDir,
 		log:       h.cfg.Log,
+		observer:  h.cfg.Observer,
 		kick:      make(chan struct{}, 1),
 		changed:   make(chan struct{}),
 	}

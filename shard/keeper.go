@@ -250,6 +250,7 @@ func (d *Data) Renew(ctx context.Context, id int64) (int64, error) {
 		if n.Standing == lease.Unknown {
 			continue // granted between the clock's answer and the proof
 		}
+		d.replica.observer.LeaseRenewed()
 		return rec.TTL, nil
 	}
 }

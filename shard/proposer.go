@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -76,9 +77,13 @@ func (r *Replica) Submit(ctx context.Context, p Proposal) (any, error) {
 	}
 	select {
 	case o := <-done:
+		if errors.Is(o.err, ErrNotApplied) || errors.Is(o.err, ErrNotLeader) || errors.Is(o.err, ErrTimeout) {
+			r.observer.ProposalFailed()
+		}
 		return o.result, o.err
 	case <-ctx.Done():
 		c.abandoned.Store(true)
+		r.observer.ProposalFailed()
 		return nil, context.Cause(ctx)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	sm "github.com/lni/dragonboat/v4/statemachine"
@@ -68,9 +69,11 @@ func (s *stateMachine) Update(entries []sm.Entry) ([]sm.Entry, error) {
 	if err := b.Set(progressKey(s.r.prefix), p.encode(), nil); err != nil {
 		return nil, s.stop("write progress", err)
 	}
+	began := time.Now()
 	if err := b.Commit(pebble.NoSync); err != nil {
 		return nil, s.stop("commit batch", err)
 	}
+	s.r.observer.StateCommitted(time.Since(began))
 	s.progress = p
 	run.Publish()
 	for _, d := range done {
@@ -126,15 +129,28 @@ func (s *stateMachine) applyBatch(run Run, h batchHeader, r *entryReader, done [
 		if err != nil {
 			return done, fmt.Errorf("batch %d of term %d: %w", h.number, h.term, err)
 		}
+		began := time.Now()
 		result, rejected, failed := run.Command(c, calls != nil)
 		if failed != nil {
 			return done, fmt.Errorf("batch %d of term %d, command %d: %w", h.number, h.term, i, failed)
 		}
+		s.observe(c, rejected, time.Since(began))
 		if calls != nil {
 			done = append(done, settlement{calls[i], outcome{result, rejected}})
 		}
 	}
 	return done, nil
+}
+
+// observe tells of a data shard's command that was applied.
+func (s *stateMachine) observe(c Command, rejected error, took time.Duration) {
+	d, ok := s.r.machine.(*Data)
+	if !ok {
+		return
+	}
+	if name := d.operation(c); name != "" {
+		s.r.observer.Applied(name, rejected != nil, took)
+	}
 }
 
 // stop says what failed before the error takes the process down.

@@ -21,9 +21,10 @@ const (
 // sweeper removes from the disk what compaction made superfluous, a step at a
 // time. Its goroutine runs only while there is something to remove.
 type sweeper struct {
-	store *mvcc.Store
-	log   *slog.Logger
-	wg    sync.WaitGroup
+	store    *mvcc.Store
+	observer Observer
+	log      *slog.Logger
+	wg       sync.WaitGroup
 
 	// busy is held during a step, and while the store's content is replaced.
 	busy sync.Mutex
@@ -41,8 +42,8 @@ type sweeper struct {
 	stop chan struct{}
 }
 
-func newSweeper(store *mvcc.Store, log *slog.Logger) *sweeper {
-	return &sweeper{store: store, log: log, done: make(chan struct{}), stop: make(chan struct{})}
+func newSweeper(store *mvcc.Store, o Observer, log *slog.Logger) *sweeper {
+	return &sweeper{store: store, observer: o, log: log, done: make(chan struct{}), stop: make(chan struct{})}
 }
 
 // start sweeps up to the newest compaction.
@@ -82,6 +83,7 @@ func (s *sweeper) run() {
 func (s *sweeper) sweep() error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
+	began, longest := time.Now(), time.Duration(0)
 	for {
 		select {
 		case <-s.stop:
@@ -89,7 +91,9 @@ func (s *sweeper) sweep() error {
 		case <-pause.C:
 		}
 		s.busy.Lock()
+		step := time.Now()
 		done, err := s.store.Sweep(sweepStep)
+		longest = max(longest, time.Since(step))
 		s.busy.Unlock()
 		if err != nil {
 			s.log.Error("space of compacted versions can't be freed; check the disk that holds the data directory",
@@ -97,6 +101,7 @@ func (s *sweeper) sweep() error {
 			return fmt.Errorf("free space of compacted versions: %w", err)
 		}
 		if done {
+			s.observer.Swept(time.Since(began), longest)
 			return nil
 		}
 		pause.Reset(sweepPause)
