@@ -24,6 +24,9 @@ type reader struct {
 	births *birthTree
 	// rev is the newest revision to be seen and compact the oldest.
 	rev, compact int64
+	// floor is the revision below which requests find no history: compact, or what
+	// the caller knows of a compaction that has not come here yet.
+	floor int64
 	// top is the revision of the newest change in the trees, or above. What is
 	// seen at a revision from top on is what they hold.
 	top int64
@@ -145,7 +148,7 @@ func (r *reader) checkRev(rev int64) error {
 	switch {
 	case rev > r.rev:
 		return ErrFutureRev
-	case rev > 0 && rev < r.compact:
+	case rev > 0 && rev < r.floor:
 		return ErrCompacted
 	}
 	return nil

@@ -171,7 +171,7 @@ func (r *reader) checkTxnRange(req *pb.RangeRequest) error {
 		return nil
 	case req.Revision > r.rev:
 		return ErrFutureRev
-	case req.Revision < r.compact:
+	case req.Revision < r.floor:
 		return ErrCompacted
 	}
 	return nil

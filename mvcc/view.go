@@ -21,7 +21,7 @@ type View struct {
 func (s *Store) View() *View {
 	st := s.pin()
 	return &View{s: s, st: st, pinned: st, reader: reader{
-		db: s.db, layout: s.layout, cur: st.cur, births: st.births, rev: st.rev, top: st.rev, compact: st.compact,
+		db: s.db, layout: s.layout, cur: st.cur, births: st.births, rev: st.rev, top: st.rev, compact: st.compact, floor: st.compact,
 	}}
 }
 
@@ -60,6 +60,10 @@ func (v *View) At(rev int64) error {
 	v.rev = rev
 	return nil
 }
+
+// Forget makes requests for revisions below rev answer ErrCompacted, though the
+// store may still have them.
+func (v *View) Forget(rev int64) { v.floor = max(v.floor, rev) }
 
 // Compacted returns the compaction revision of the state, -1 if there was none.
 func (v *View) Compacted() int64 { return v.compact }

@@ -27,6 +27,9 @@ type Opts struct {
 	// store reaches in any case. 0 means the next one, if it changes something.
 	// Invariant: it is 0 or above the Writer's revision.
 	Number int64
+	// Compacted is a revision below which the command finds no history, if that is
+	// above the store's compaction revision.
+	Compacted int64
 	// Want says that somebody waits for the answer. Without it a command that is
 	// not rejected answers nil.
 	Want bool
@@ -89,7 +92,7 @@ func (s *Store) NewWriter(b *pebble.Batch, leases Leases) *Writer {
 	w.pending.base = st.rev
 	w.reader = reader{
 		db: s.db, layout: s.layout, cur: s.cur, births: s.births,
-		rev: st.rev, top: st.rev, compact: st.compact, pending: &w.pending,
+		rev: st.rev, top: st.rev, compact: st.compact, floor: st.compact, pending: &w.pending,
 	}
 	return w
 }
@@ -104,6 +107,7 @@ func (w *Writer) Compacted() int64 { return w.compact }
 // begin starts a command. What it sees of the past ends just below its number.
 func (w *Writer) begin(o Opts) {
 	w.sub, w.killed = 0, false
+	w.floor = max(w.compact, o.Compacted)
 	w.number, w.numbered = w.rev+1, o.Number != 0
 	if w.numbered {
 		if o.Number <= w.rev {
@@ -229,7 +233,7 @@ func (w *Writer) Compact(rev int64) error {
 	if err != nil {
 		return fmt.Errorf("compact: %w", err)
 	}
-	w.compact, w.base = rev, max(w.base, base)
+	w.compact, w.floor, w.base = rev, rev, max(w.base, base)
 	w.changed = true
 	return nil
 }

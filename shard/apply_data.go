@@ -101,7 +101,7 @@ func apply[Request proto.Message, Response any](
 	if err := proto.Unmarshal(c.Payload, request); err != nil {
 		return nil, fmt.Errorf("decode command: %w", err)
 	}
-	return run(request, mvcc.Opts{Number: c.Number, Want: want})
+	return run(request, mvcc.Opts{Number: c.Number, Compacted: c.Compacted, Want: want})
 }
 
 // applyOwned is apply of a request for keys, which the shard must own.

@@ -171,6 +171,25 @@ func writesOf(request proto.Message) Writes {
 	}
 }
 
+// Promise is Replica.Promise of keys that are then in Store. Where reads is nil the
+// store hears that nothing more will come up to rev.
+func (d *Data) Promise(ctx context.Context, rev int64, reads []keys.Span) error {
+	if reads == nil && d.store.Resolved() >= rev {
+		return nil
+	}
+	index, err := d.replica.Promise(ctx, rev, reads)
+	if err != nil {
+		return err
+	}
+	if err := d.replica.AwaitApplied(ctx, index); err != nil {
+		return err
+	}
+	if reads == nil {
+		d.store.Resolve(rev)
+	}
+	return nil
+}
+
 // SweepTo makes the shard take over the compaction revision of the cluster. Errors
 // are those of Replica.Propose.
 func (d *Data) SweepTo(ctx context.Context, rev int64) error {

@@ -42,9 +42,13 @@ type Kind uint8
 type Command struct {
 	ID CommandID
 	// Number is the first of the command's numbers, 0 if it has none.
-	Number  int64
-	Kind    Kind
-	Payload []byte
+	Number int64
+	// Compacted is the compaction revision that the cluster had when the command got
+	// its number, -1 before the first compaction and without a number. The shard's
+	// own may be behind it.
+	Compacted int64
+	Kind      Kind
+	Payload   []byte
 }
 
 // batchHeader is what a batch entry says before its commands.
@@ -54,6 +58,9 @@ type batchHeader struct {
 	count  uint64
 	// numbered says that the commands have numbers.
 	numbered bool
+	// compacted is the cluster's compaction revision when the numbers were handed
+	// out, -1 before the first compaction; only of a numbered batch.
+	compacted int64
 }
 
 func appendBegin(dst []byte, term uint64) []byte {
@@ -69,7 +76,11 @@ func appendBatchHeader(dst []byte, h batchHeader) []byte {
 	dst = append(dst, entryFormat, kind)
 	dst = binary.AppendUvarint(dst, h.term)
 	dst = binary.AppendUvarint(dst, h.number)
-	return binary.AppendUvarint(dst, h.count)
+	dst = binary.AppendUvarint(dst, h.count)
+	if h.numbered {
+		dst = binary.AppendVarint(dst, h.compacted)
+	}
+	return dst
 }
 
 func appendCommand(dst []byte, c Command, numbered bool) []byte {
@@ -109,11 +120,19 @@ func (r *entryReader) uvarint() (uint64, error) {
 	return v, nil
 }
 
-func (r *entryReader) batchHeader() (h batchHeader, err error) {
+func (r *entryReader) batchHeader(numbered bool) (h batchHeader, err error) {
 	for _, p := range []*uint64{&h.term, &h.number, &h.count} {
 		if *p, err = r.uvarint(); err != nil {
 			return batchHeader{}, err
 		}
+	}
+	h.numbered, h.compacted = numbered, -1
+	if numbered {
+		v, n := binary.Varint(r.rest)
+		if n <= 0 {
+			return batchHeader{}, errBadEntry
+		}
+		h.compacted, r.rest = v, r.rest[n:]
 	}
 	return h, nil
 }

@@ -16,30 +16,39 @@ import (
 
 func TestEntryRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := batchHeader{term: rapid.Uint64().Draw(t, "term"), number: rapid.Uint64().Draw(t, "number")}
+		h := batchHeader{term: rapid.Uint64().Draw(t, "term"), number: rapid.Uint64().Draw(t, "number"), compacted: -1}
+		wantKind := entryBatch
+		if h.numbered = rapid.Bool().Draw(t, "numbered"); h.numbered {
+			wantKind = entryNumbered
+			h.compacted = rapid.Int64Min(-1).Draw(t, "compacted")
+		}
 		commands := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Command {
-			return Command{
+			c := Command{
 				ID:      CommandID{rapid.Uint64().Draw(t, "origin"), rapid.Uint64().Draw(t, "sequence")},
 				Kind:    Kind(rapid.Byte().Draw(t, "kind")),
 				Payload: rapid.SliceOf(rapid.Byte()).Draw(t, "payload"),
 			}
+			if h.numbered {
+				c.Number = rapid.Int64Min(0).Draw(t, "order")
+			}
+			return c
 		}), 0, 5).Draw(t, "commands")
 		h.count = uint64(len(commands))
 		entry := appendBatchHeader(nil, h)
 		for _, c := range commands {
-			entry = appendCommand(entry, c, false)
+			entry = appendCommand(entry, c, h.numbered)
 		}
 		var r entryReader
-		if kind, err := r.open(entry); err != nil || kind != entryBatch {
+		if kind, err := r.open(entry); err != nil || kind != wantKind {
 			t.Fatalf("type %d, %v", kind, err)
 		}
-		got, err := r.batchHeader()
+		got, err := r.batchHeader(h.numbered)
 		if err != nil || got != h {
 			t.Fatalf("header %+v, %v; want %+v", got, err, h)
 		}
 		for _, want := range commands {
-			c, err := r.command(false)
-			if err != nil || c.ID != want.ID || c.Kind != want.Kind || !bytes.Equal(c.Payload, want.Payload) {
+			c, err := r.command(h.numbered)
+			if err != nil || c.ID != want.ID || c.Number != want.Number || c.Kind != want.Kind || !bytes.Equal(c.Payload, want.Payload) {
 				t.Fatalf("command %+v, %v; want %+v", c, err, want)
 			}
 		}
@@ -61,15 +70,15 @@ func FuzzEntry(f *testing.F) {
 	f.Fuzz(func(t *testing.T, entry []byte) {
 		var r entryReader
 		kind, err := r.open(entry)
-		if err != nil || kind != entryBatch {
+		if err != nil || kind != entryBatch && kind != entryNumbered {
 			return
 		}
-		h, err := r.batchHeader()
+		h, err := r.batchHeader(kind == entryNumbered)
 		if err != nil {
 			return
 		}
 		for range min(h.count, 1000) {
-			c, err := r.command(false)
+			c, err := r.command(h.numbered)
 			if err != nil {
 				if !errors.Is(err, errBadEntry) {
 					t.Fatal(err)

@@ -58,6 +58,8 @@ type group struct {
 	calls []*call
 	// first is the lowest number.
 	first int64
+	// compacted is the cluster's compaction revision when the numbers were handed out.
+	compacted int64
 	// points and others say what the calls may write; nil until somebody asked.
 	points map[string]struct{}
 	others []*Writes
@@ -198,7 +200,7 @@ func (r *Replica) admitLocked() {
 			number += int64(c.Numbers)
 		}
 		r.used = number - 1
-		r.ready = append(r.ready, &group{calls: a.calls, first: a.block.First})
+		r.ready = append(r.ready, &group{calls: a.calls, first: a.block.First, compacted: a.block.Compacted})
 	}
 }
 

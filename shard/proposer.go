@@ -210,7 +210,10 @@ func (r *Replica) send(f *flight, wanted bool) {
 	f.number = r.number
 	r.flight = append(r.flight, f)
 	r.mu.Unlock()
-	header := batchHeader{term: f.term, number: f.number, count: uint64(len(calls)), numbered: len(f.groups) > 0}
+	header := batchHeader{term: f.term, number: f.number, count: uint64(len(calls)), numbered: len(f.groups) > 0, compacted: -1}
+	for _, g := range f.groups {
+		header.compacted = max(header.compacted, g.compacted)
+	}
 	entry := appendBatchHeader(make([]byte, 0, len(body)+32), header)
 	rs, err := r.nh.Propose(r.session, append(entry, body...), r.host.attempt())
 	r.mu.Lock()

@@ -84,6 +84,8 @@ type Replica struct {
 	proposing bool
 	// rounds are the confirmations of leadership under way.
 	rounds rounds
+	// progressed is closed when applied grows; nil while nobody waits for that.
+	progressed chan struct{}
 	// changed is closed, and replaced, when known, serving, applied.term or
 	// closed changes.
 	changed chan struct{}
@@ -116,6 +118,40 @@ func (r *Replica) Applied() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.applied.index
+}
+
+// AwaitApplied waits until the state has applied the entry at index.
+func (r *Replica) AwaitApplied(ctx context.Context, index uint64) error {
+	for {
+		r.mu.Lock()
+		applied, closed := r.applied.index, r.closed
+		if applied < index && r.progressed == nil {
+			r.progressed = make(chan struct{})
+		}
+		progressed := r.progressed
+		r.mu.Unlock()
+		switch {
+		case applied >= index:
+			return nil
+		case closed:
+			return ErrStopped
+		}
+		select {
+		case <-progressed:
+		case <-r.ctx.Done():
+			return ErrStopped
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// progressLocked wakes those who wait for entries to be applied. r.mu must be held.
+func (r *Replica) progressLocked() {
+	if r.progressed != nil {
+		close(r.progressed)
+		r.progressed = nil
+	}
 }
 
 // AwaitServing waits until this replica serves as leader.
@@ -168,6 +204,7 @@ func (r *Replica) advanced(p progress) {
 	for _, f := range r.applying {
 		f.leave()
 	}
+	r.progressLocked()
 	clear(r.applying)
 	r.applying = r.applying[:0]
 	if begun {
@@ -181,6 +218,7 @@ func (r *Replica) jumped(p progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.applied = p
+	r.progressLocked()
 	r.notifyLocked()
 }
 

@@ -103,8 +103,7 @@ func (s *stateMachine) applyEntry(p *progress, run Run, e sm.Entry, done []settl
 		}
 		return done, nil
 	case entryBatch, entryNumbered:
-		h, err := r.batchHeader()
-		h.numbered = kind == entryNumbered
+		h, err := r.batchHeader(kind == entryNumbered)
 		if err != nil {
 			return done, fmt.Errorf("entry %d: %w", e.Index, err)
 		}
@@ -129,6 +128,7 @@ func (s *stateMachine) applyBatch(run Run, h batchHeader, r *entryReader, done [
 		if err != nil {
 			return done, fmt.Errorf("batch %d of term %d: %w", h.number, h.term, err)
 		}
+		c.Compacted = h.compacted
 		began := time.Now()
 		result, rejected, failed := run.Command(c, calls != nil)
 		if failed != nil {
