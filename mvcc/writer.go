@@ -28,7 +28,7 @@ type Opts struct {
 	// Invariant: it is 0 or above the Writer's revision.
 	Number int64
 	// Compacted is a revision below which the command finds no history, if that is
-	// above the store's compaction revision.
+	// above the store's compaction revision; 0 for none.
 	Compacted int64
 	// Want says that somebody waits for the answer. Without it a command that is
 	// not rejected answers nil.
@@ -107,7 +107,10 @@ func (w *Writer) Compacted() int64 { return w.compact }
 // begin starts a command. What it sees of the past ends just below its number.
 func (w *Writer) begin(o Opts) {
 	w.sub, w.killed = 0, false
-	w.floor = max(w.compact, o.Compacted)
+	w.floor = w.compact
+	if o.Compacted > 0 {
+		w.floor = max(w.floor, o.Compacted)
+	}
 	w.number, w.numbered = w.rev+1, o.Number != 0
 	if w.numbered {
 		if o.Number <= w.rev {
