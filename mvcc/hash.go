@@ -22,7 +22,7 @@ func (v *View) HashKV(rev int64) (sum uint32, compactRev, hashRev int64, err err
 	switch {
 	case rev > v.rev:
 		return 0, 0, 0, ErrFutureRev
-	case rev > 0 && rev < v.compact:
+	case rev > 0 && rev < v.floor:
 		return 0, 0, 0, ErrCompacted
 	case rev == 0:
 		rev = v.rev
@@ -31,7 +31,7 @@ func (v *View) HashKV(rev int64) (sum uint32, compactRev, hashRev int64, err err
 	if err := v.settle(v.hashVersions(h, rev)); err != nil {
 		return 0, 0, 0, fmt.Errorf("hash versions: %w", err)
 	}
-	return h.Sum32(), v.compact, rev, nil
+	return h.Sum32(), v.floor, rev, nil
 }
 
 // Hash hashes the whole state: the retained versions, the revision and the
@@ -71,10 +71,10 @@ func (v *View) hashVersions(h hash.Hash32, rev int64) (err error) {
 		}
 		// What is superseded at or below the compaction revision may have been
 		// swept, and so may a tombstone below it.
-		if at.rev > rev || base && at.rev < v.compact {
+		if at.rev > rev || base && at.rev < v.floor {
 			continue
 		}
-		base = base || at.rev <= v.compact
+		base = base || at.rev <= v.floor
 		b, err := iter.ValueAndErr()
 		if err != nil {
 			return err
@@ -83,7 +83,7 @@ func (v *View) hashVersions(h hash.Hash32, rev int64) (err error) {
 		if err != nil {
 			return err
 		}
-		if rec.dead && at.rev < v.compact {
+		if rec.dead && at.rev < v.floor {
 			continue
 		}
 		write(h, k[len(l.prefix):])

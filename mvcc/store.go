@@ -189,6 +189,9 @@ func newItem(key []byte, at stamp, rec record) *item {
 // Rev returns the newest published revision.
 func (s *Store) Rev() int64 { return s.state.Load().rev }
 
+// Compacted returns the compaction revision, -1 if there was no compaction.
+func (s *Store) Compacted() int64 { return s.state.Load().compact }
+
 // Resolved returns the revision up to which no change will come any more: Rev, or
 // what Resolve has said.
 func (s *Store) Resolved() int64 { return s.state.Load().resolved }

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -15,64 +16,72 @@ import (
 
 // Range answers a range request.
 func (r *Router) Range(ctx context.Context, req *pb.RangeRequest) (resp *pb.RangeResponse, err error) {
-	d, err := r.readable(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	a, err := r.access(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := a.users.Read(a.id, req.Key, req.RangeEnd); err != nil {
-		return nil, err
-	}
-	err = a.view(d, func(v *mvcc.View) error {
-		resp, err = v.Range(ctx, req)
+	span := keys.FromRange(req.Key, req.RangeEnd)
+	f := fresh{serializable: req.Serializable, rev: req.Revision}
+	err = r.see(ctx, []keys.Span{span}, f, func(a access) error {
+		return a.users.Read(a.id, req.Key, req.RangeEnd)
+	}, func(l *look) error {
+		resp, err = l.rangeKeys(ctx, req)
 		return err
 	})
-	return resp, err
+	if err != nil {
+		return nil, err
+	}
+	r.shown(resp.Header)
+	return resp, nil
+}
+
+// see calls read with the keys in spans at one revision, if the sender may and
+// nothing of that has changed when they were read; again if what was read has been
+// replaced meanwhile.
+func (r *Router) see(ctx context.Context, spans []keys.Span, f fresh, check func(access) error, read func(*look) error) error {
+	for {
+		l, err := r.look(ctx, spans, f)
+		if err != nil {
+			return err
+		}
+		err = r.seeIn(ctx, l, check, read)
+		l.close()
+		if !errors.Is(err, mvcc.ErrReplaced) {
+			return err
+		}
+	}
+}
+
+func (r *Router) seeIn(ctx context.Context, l *look, check func(access) error, read func(*look) error) error {
+	a, err := r.access(ctx)
+	if err != nil {
+		return err
+	}
+	if err := check(a); err != nil {
+		return err
+	}
+	err = read(l)
+	for d := range l.views {
+		if changed := a.holds(d); changed != nil {
+			return changed
+		}
+	}
+	return err
 }
 
 // RangeStream answers a range request in chunks of about maxBytes, all of one
 // revision.
 func (r *Router) RangeStream(ctx context.Context, req *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
-	d, err := r.readable(ctx, req)
+	span := keys.FromRange(req.Key, req.RangeEnd)
+	l, err := r.look(ctx, []keys.Span{span}, fresh{serializable: req.Serializable, rev: req.Revision})
 	if err != nil {
 		return err
 	}
-	a, err := r.access(ctx)
-	if err != nil {
+	defer l.close()
+	check := func(a access) error { return a.users.Read(a.id, req.Key, req.RangeEnd) }
+	if err := r.seeIn(ctx, l, check, func(*look) error { return nil }); err != nil {
 		return err
 	}
-	if err := a.users.Read(a.id, req.Key, req.RangeEnd); err != nil {
-		return err
-	}
-	v := d.Store().View()
-	defer v.Close()
-	if err := a.holds(d); err != nil {
-		return err
-	}
-	return v.RangeStream(ctx, req, maxBytes, emit)
-}
-
-// readable returns the shard of the range once a read of it is as fresh as the
-// request wants.
-func (r *Router) readable(ctx context.Context, req *pb.RangeRequest) (*shard.Data, error) {
-	d, err := r.span(keys.FromRange(req.Key, req.RangeEnd))
-	if err != nil || req.Serializable {
-		return d, err
-	}
-	return d, r.confirm(ctx, d)
-}
-
-// view calls fn with the newest state of d, of which nothing counts if the sender's
-// rights have changed by then.
-func (a access) view(d *shard.Data, fn func(*mvcc.View) error) error {
-	err := view(d, fn)
-	if changed := a.holds(d); changed != nil {
-		return changed
-	}
-	return err
+	return l.stream(ctx, req, maxBytes, func(chunk *pb.RangeResponse) error {
+		r.shown(chunk.Header)
+		return emit(chunk)
+	})
 }
 
 // Put writes one key.
@@ -113,15 +122,27 @@ func (r *Router) DeleteRange(ctx context.Context, req *pb.DeleteRangeRequest) (*
 
 // Txn runs a transaction.
 func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnResponse, err error) {
+	if reads, serializable := readOnly(req); reads {
+		var spans []keys.Span
+		mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
+			spans = append(spans, s)
+			return true
+		})
+		err = r.see(ctx, spans, fresh{serializable: serializable}, func(a access) error {
+			return a.users.Txn(a.id, req)
+		}, func(l *look) error {
+			resp, err = l.txn(ctx, req)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		r.shown(resp.Header)
+		return resp, nil
+	}
 	d, err := r.txnShard(req)
 	if err != nil {
 		return nil, err
-	}
-	reads, serializable := readOnly(req)
-	if reads && !serializable {
-		if err := r.confirm(ctx, d); err != nil {
-			return nil, err
-		}
 	}
 	a, err := r.access(ctx)
 	if err != nil {
@@ -130,14 +151,7 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 	if err := a.users.Txn(a.id, req); err != nil {
 		return nil, err
 	}
-	if !reads {
-		return write[*pb.TxnResponse](ctx, r, d, a.command(shard.KindTxn, req, auth.Leases(req)...))
-	}
-	err = a.view(d, func(v *mvcc.View) error {
-		resp, err = v.Txn(ctx, req)
-		return err
-	})
-	return resp, err
+	return write[*pb.TxnResponse](ctx, r, d, a.command(shard.KindTxn, req, auth.Leases(req)...))
 }
 
 // txnShard returns the shard that owns every key that the transaction names.
@@ -152,7 +166,7 @@ func (r *Router) txnShard(req *pb.TxnRequest) (d *shard.Data, err error) {
 		return err == nil
 	})
 	if d == nil && err == nil {
-		return r.whole()
+		return r.span(keys.Point([]byte{0}))
 	}
 	return d, err
 }
@@ -173,20 +187,6 @@ func readOnly(req *pb.TxnRequest) (reads, serializable bool) {
 	return true, serializable
 }
 
-// Compact drops history below a revision. A physical compaction is answered once
-// the space of what is gone could be freed.
-func (r *Router) Compact(ctx context.Context, req *pb.CompactionRequest) (*pb.CompactionResponse, error) {
-	d, err := r.whole()
-	if err != nil {
-		return nil, err
-	}
-	resp, err := write[*pb.CompactionResponse](ctx, r, d, command{kind: shard.KindCompact, request: req})
-	if err != nil || !req.Physical {
-		return resp, err
-	}
-	return resp, d.AwaitSwept(ctx, req.Revision)
-}
-
 // command is a request for a shard's log.
 type command struct {
 	kind    shard.Kind
@@ -202,7 +202,7 @@ func (a access) command(kind shard.Kind, req proto.Message, leases ...int64) com
 }
 
 // write puts a command through the log of d.
-func write[Response any](ctx context.Context, r *Router, d *shard.Data, c command) (resp Response, err error) {
+func write[Response interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, r *Router, d *shard.Data, c command) (resp Response, err error) {
 	err = r.atLeader(ctx, d, func(ctx context.Context) error {
 		var result any
 		var err error
@@ -218,6 +218,7 @@ func write[Response any](ctx context.Context, r *Router, d *shard.Data, c comman
 		if resp, ok = result.(Response); !ok {
 			return fmt.Errorf("router: command answered %T", result)
 		}
+		r.shown(resp.GetHeader())
 		return nil
 	})
 	return resp, err

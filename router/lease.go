@@ -1,12 +1,15 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/shard"
@@ -63,7 +66,7 @@ func (r *Router) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveRe
 	if err := a.everyKey(d, id, a.users.Write); err != nil {
 		return nil, err
 	}
-	resp := &pb.LeaseKeepAliveResponse{Header: &pb.ResponseHeader{Revision: d.Store().Rev()}, ID: id}
+	resp := &pb.LeaseKeepAliveResponse{Header: r.header(), ID: id}
 	err = r.atLeader(ctx, d, func(ctx context.Context) error {
 		resp.TTL, err = d.Renew(ctx, id)
 		return err
@@ -98,7 +101,7 @@ func (r *Router) LeaseTimeToLive(ctx context.Context, req *pb.LeaseTimeToLiveReq
 		return nil, err
 	}
 	return &pb.LeaseTimeToLiveResponse{
-		Header:     &pb.ResponseHeader{Revision: d.Store().Rev()},
+		Header:     r.header(),
 		ID:         req.ID,
 		TTL:        int64(life.Remaining / time.Second),
 		GrantedTTL: life.TTL,
@@ -124,23 +127,29 @@ func (a access) attached(d *shard.Data, keys [][]byte) error {
 
 // LeaseLeases lists all leases by id, to those who may read all keys of all leases.
 func (r *Router) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
-	d, err := r.whole()
-	if err != nil {
-		return nil, err
+	g, confirming := errgroup.WithContext(ctx)
+	for _, d := range r.shards {
+		g.Go(func() error { return r.confirm(confirming, d) })
 	}
-	if err := r.confirm(ctx, d); err != nil {
+	if err := g.Wait(); err != nil {
 		return nil, err
 	}
 	a, err := r.access(ctx)
 	if err != nil {
 		return nil, err
 	}
-	resp := &pb.LeaseLeasesResponse{Header: &pb.ResponseHeader{Revision: d.Store().Rev()}}
-	for _, rec := range d.Leases() {
-		if err := a.everyKey(d, rec.ID, a.users.Read); err != nil {
-			return nil, err
+	resp := &pb.LeaseLeasesResponse{Header: r.header()}
+	for _, d := range r.shards {
+		for _, rec := range d.Leases() {
+			if err := a.everyKey(d, rec.ID, a.users.Read); err != nil {
+				return nil, err
+			}
+			resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: rec.ID})
 		}
-		resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: rec.ID})
 	}
+	slices.SortFunc(resp.Leases, func(a, b *pb.LeaseStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return resp, nil
 }
+
+// header is that of a lease's answer: a revision that was issued, which may lag.
+func (r *Router) header() *pb.ResponseHeader { return &pb.ResponseHeader{Revision: r.Revision()} }

@@ -1,24 +1,22 @@
 package router
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
-	"io"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/internal/invariant"
-	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
 
-// Revision returns the newest revision that this node knows.
+// Revision returns the newest revision that this node knows, and none below what
+// clients have seen from it.
 func (r *Router) Revision() int64 {
-	var rev int64
+	rev := r.given.Load()
 	for _, d := range r.shards {
 		rev = max(rev, d.Store().Rev())
 	}
@@ -58,109 +56,67 @@ func (r *Router) NewWatchGroup() *mvcc.Group {
 
 // HashKV hashes all versions up to rev, 0 for the newest revision, as this node
 // holds them.
-func (r *Router) HashKV(_ context.Context, rev int64) (resp *pb.HashKVResponse, err error) {
-	d, err := r.whole()
-	if err != nil {
-		return nil, err
-	}
-	err = view(d, func(v *mvcc.View) error {
-		sum, compacted, hashed, err := v.HashKV(rev)
-		resp = &pb.HashKVResponse{
-			Header: &pb.ResponseHeader{Revision: v.Rev()}, Hash: sum, CompactRevision: compacted, HashRevision: hashed,
-		}
+func (r *Router) HashKV(ctx context.Context, rev int64) (resp *pb.HashKVResponse, err error) {
+	err = r.hash(ctx, max(rev, 0), func(l *look) error {
+		resp = &pb.HashKVResponse{Header: &pb.ResponseHeader{Revision: l.rev}}
+		var sum uint32
+		sum, err = l.sum(func(v *mvcc.View) (part uint32, err error) {
+			part, resp.CompactRevision, resp.HashRevision, err = v.HashKV(rev)
+			return part, err
+		})
+		resp.Hash = sum
 		return err
 	})
 	return resp, err
 }
 
-// Hash hashes everything that this node's replica retains.
-func (r *Router) Hash(context.Context) (sum uint32, err error) {
-	d, err := r.whole()
-	if err != nil {
-		return 0, err
-	}
-	err = view(d, func(v *mvcc.View) error {
-		sum, err = v.Hash()
+// Hash hashes everything that this node's replicas retain.
+func (r *Router) Hash(ctx context.Context) (sum uint32, err error) {
+	err = r.hash(ctx, 0, func(l *look) error {
+		sum, err = l.sum((*mvcc.View).Hash)
 		return err
 	})
 	return sum, err
 }
 
+// hash calls fn with all keys at one revision. The only shard of a cluster is looked
+// at as it is here.
+func (r *Router) hash(ctx context.Context, rev int64, fn func(*look) error) error {
+	for {
+		l, err := r.look(ctx, []keys.Span{{}}, fresh{serializable: len(r.shards) == 1, rev: rev})
+		if err != nil {
+			return err
+		}
+		err = fn(l)
+		l.close()
+		if !errors.Is(err, mvcc.ErrReplaced) {
+			return err
+		}
+	}
+}
+
+// sum puts the hashes of the shards together, in the order of their keys.
+func (l *look) sum(one func(*mvcc.View) (uint32, error)) (uint32, error) {
+	if v := l.only(); v != nil {
+		return one(v)
+	}
+	parts, err := l.r.parts(keys.Span{})
+	if err != nil {
+		return 0, err
+	}
+	h := crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	for _, p := range parts {
+		sum, err := one(l.views[p.d])
+		if err != nil {
+			return 0, err
+		}
+		if err := binary.Write(h, binary.BigEndian, sum); err != nil {
+			return 0, err
+		}
+	}
+	return h.Sum32(), nil
+}
+
 // Defragment gives the space of removed records back to the disk. Requests are
 // served meanwhile.
 func (r *Router) Defragment(ctx context.Context) error { return r.compact(ctx) }
-
-// A backup is the magic, the revision, then records of a letter, a length and a
-// body: 'l' a lease (its etcd LeaseGrantRequest), 'k' a key (its etcd
-// mvccpb.KeyValue), and 'e' the end, whose body is the CRC-32C of all before it.
-// Numbers are unsigned varints, the checksum is big-endian.
-const backupMagic = "latchkey backup 1\n"
-
-const (
-	backupLease byte = 'l'
-	backupKey   byte = 'k'
-	backupEnd   byte = 'e'
-	// backupChunk is about how many bytes of keys are read at a time.
-	backupChunk = 1 << 20
-)
-
-// WriteSnapshot writes a backup: all leases and all current keys of one
-// revision.
-func (r *Router) WriteSnapshot(ctx context.Context, w io.Writer) error {
-	d, err := r.whole()
-	if err != nil {
-		return err
-	}
-	if err := r.confirm(ctx, d); err != nil {
-		return err
-	}
-	var v *mvcc.View
-	var leases []lease.Record
-	d.Replica().Between(func() { v, leases = d.Store().View(), d.Leases() })
-	defer v.Close()
-	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
-	b := &backup{out: bufio.NewWriterSize(io.MultiWriter(w, sum), 256<<10)}
-	b.bytes([]byte(backupMagic))
-	b.bytes(binary.AppendUvarint(nil, uint64(v.Rev())))
-	for _, rec := range leases {
-		b.message(backupLease, &pb.LeaseGrantRequest{ID: rec.ID, TTL: rec.TTL})
-	}
-	all := &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}
-	err = v.RangeChunks(ctx, all, backupChunk, func(chunk *pb.RangeResponse) error {
-		for _, kv := range chunk.Kvs {
-			b.message(backupKey, kv)
-		}
-		return b.err
-	})
-	if err = errors.Join(err, b.err, b.out.Flush()); err != nil {
-		return err
-	}
-	end := append([]byte{backupEnd, 4}, binary.BigEndian.AppendUint32(nil, sum.Sum32())...)
-	_, err = w.Write(end)
-	return err
-}
-
-// backup writes records and keeps the first error.
-type backup struct {
-	out *bufio.Writer
-	buf []byte
-	err error
-}
-
-func (b *backup) bytes(p []byte) {
-	if b.err == nil {
-		_, b.err = b.out.Write(p)
-	}
-}
-
-func (b *backup) message(letter byte, m proto.Message) {
-	body, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(b.buf[:0], m)
-	if err != nil {
-		b.err = errors.Join(b.err, err)
-		return
-	}
-	b.buf = body
-	b.bytes([]byte{letter})
-	b.bytes(binary.AppendUvarint(nil, uint64(len(body))))
-	b.bytes(body)
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/latchkey-db/latchkey/auth"
@@ -31,6 +32,8 @@ type Map interface {
 type Config struct {
 	// Map says which shard owns what.
 	Map Map
+	// Order hands out revisions where there are several shards.
+	Order Order
 	// Directory is where users and roles are kept.
 	Directory Directory
 	// Shards are the data shards with a replica on this node, by id. The map is
@@ -46,18 +49,21 @@ type Config struct {
 // of the layers below.
 type Router struct {
 	places    Map
+	order     Order
 	directory Directory
 	// nobody is what there is of users where the map's state has none.
 	nobody  *auth.State
 	shards  map[uint64]*shard.Data
 	timeout time.Duration
 	compact func(ctx context.Context) error
+	// given is the highest revision that clients have seen from this node.
+	given atomic.Int64
 }
 
 // New returns a router.
 func New(c Config) *Router {
 	return &Router{
-		places: c.Map, directory: c.Directory, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
+		places: c.Map, order: c.Order, directory: c.Directory, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,15 +71,56 @@ func newSystem(t *testing.T, m placement.Map, leaderless bool) *system {
 	if leaderless {
 		members[2] = "00000000-0000-4000-8000-000000000002"
 	}
+	order := &tally{last: 1}
 	for _, p := range m {
-		d, err := host.StartData(shard.DataConfig{ShardID: p.Shard, ReplicaID: 1, Members: members})
+		if s.shards[p.Shard] != nil {
+			continue
+		}
+		d, err := host.StartData(shard.DataConfig{ShardID: p.Shard, ReplicaID: 1, Members: members, Oracle: order})
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.shards[p.Shard] = d
+		if leaderless {
+			continue
+		}
+		err = d.Replica().AtLeader(t.Context(), func(ctx context.Context) error {
+			return d.Bear(ctx, shard.Shape{Ordered: len(m) > 1, Owned: m.Owned(p.Shard)})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	s.Router = New(Config{Map: fixedMap{placement.State{Map: m}}, Shards: s.shards, Timeout: 7 * time.Second})
+	s.Router = New(Config{
+		Map: fixedMap{placement.State{Map: m, Order: placement.OrderRecord{Compacted: -1}}}, Order: order,
+		Shards: s.shards, Timeout: 7 * time.Second,
+	})
 	return s
+}
+
+// tally is an oracle that always leads.
+type tally struct {
+	mu        sync.Mutex
+	last      int64
+	compacted int64
+}
+
+func (o *tally) Ask(_ context.Context, count int) (shard.Block, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	first := o.last + 1
+	o.last += int64(count)
+	return shard.Block{First: first, Newest: o.last, Compacted: o.compacted}, nil
+}
+
+func (o *tally) Newest(ctx context.Context) (shard.Block, error) { return o.Ask(ctx, 0) }
+
+func (o *tally) Compact(_ context.Context, rev int64) (bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	done := rev > o.compacted
+	o.compacted = max(o.compacted, rev)
+	return done, nil
 }
 
 func (s *system) close(t *testing.T) {
@@ -142,8 +184,12 @@ func TestKeysOnSeveralShardsAreRefused(t *testing.T) {
 			}
 		}
 		rng := &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("zz")}
-		if _, err := s.Range(t.Context(), rng); !errors.Is(err, ErrSeveralShards) {
-			t.Errorf("range: %v", err)
+		if r, err := s.Range(t.Context(), rng); err != nil || r.Count != 2 || r.Header.Revision != 3 {
+			t.Errorf("range: %v, %v", r, err)
+		}
+		wide := &pb.DeleteRangeRequest{Key: rng.Key, RangeEnd: rng.RangeEnd}
+		if _, err := s.DeleteRange(t.Context(), wide); !errors.Is(err, ErrSeveralShards) {
+			t.Errorf("delete: %v", err)
 		}
 		if r, err := s.Range(t.Context(), &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("m")}); err != nil || r.Count != 1 {
 			t.Errorf("range within a shard: %v, %v", r, err)

@@ -38,6 +38,9 @@ type Config struct {
 	ClusterState ClusterState
 	// ClusterToken sets clusters apart whose nodes have the same names and URLs.
 	ClusterToken string
+	// InitialSplits are the keys at which a new cluster divides its keyspace among
+	// data shards, in rising order: one shard more than there are keys.
+	InitialSplits [][]byte
 	// LogShards is the number of Raft logs and of the workers that write them,
 	// fixed at the first start; 0 leaves it to the number of cores.
 	LogShards uint

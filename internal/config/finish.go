@@ -40,8 +40,8 @@ func (c *Config) finish(made map[string]string) error {
 		return errors.New("--name is empty")
 	}
 	c.DataDir = cmp.Or(c.DataDir, c.Name+".latchkey")
-	if c.initialSplits != "" {
-		return errors.New("--initial-splits must be empty: this version has one data shard")
+	if err := c.finishSplits(); err != nil {
+		return err
 	}
 	for _, check := range []func() error{c.checkURLs, func() error { return c.checkTLS(made) }, c.finishCluster, c.checkTimes, c.finishCompaction} {
 		if err := check(); err != nil {

@@ -119,7 +119,7 @@ func (c *Config) clusterOptions() []option {
 		{name: "initial-cluster", value: text(&c.initialCluster), help: "Nodes of a new cluster, name=peer-URL,... (default: this node alone)"},
 		{name: "initial-cluster-state", value: choice(&c.ClusterState, NewCluster, ExistingCluster), help: "Whether the first start makes a new cluster or joins an existing one"},
 		{name: "initial-cluster-token", value: text(&c.ClusterToken), help: "Text that sets clusters of the same names and URLs apart"},
-		{name: "initial-splits", value: text(&c.initialSplits), help: "Keys at which a new cluster splits its keyspace; none but the empty list in this version"},
+		{name: "initial-splits", value: text(&c.initialSplits), help: "Keys at which a new cluster divides its keyspace among shards, separated by commas, with \\xNN for any byte; fixed at the first start"},
 		{name: "strict-reconfig-check", value: unreadToggle(true), idle: idleOne},
 		{name: "pre-vote", value: unreadToggle(true), idle: idleAlways},
 		{name: "max-learners", value: unreadNumber(1, math.MaxInt), idle: idleOne},

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,7 +108,7 @@ func TestValues(t *testing.T) {
 		"--name=n1", "--initial-cluster=n1=http://b:80,n1=http://a:80", "--initial-cluster-state=existing", "--initial-cluster-token=t",
 		"--heartbeat-interval=10", "--election-timeout=50", "--quota-backend-bytes=-1", "--max-request-bytes=0x400",
 		"--grpc-keepalive-interval=1m30s", "--watch-progress-notify-interval=100ms", "--metrics=extensive", "--log-level=debug",
-		"--log-format=json", "--log-outputs=stdout,/tmp/x,stdout", "--log-shards=3", "--max-concurrent-streams=7", "--initial-splits=",
+		"--log-format=json", "--log-outputs=stdout,/tmp/x,stdout", "--log-shards=3", "--max-concurrent-streams=7", `--initial-splits=/b,/a,\xff\x2c\\`,
 		"--auth-token=jwt,sign-method=HS256,priv-key=k", "--auth-token-ttl=7", "--bcrypt-cost=4")
 	if c.AuthToken != "jwt,sign-method=HS256,priv-key=k" || c.AuthTokenTTL != 7*time.Second || c.BcryptCost != 4 {
 		t.Errorf("tokens %q for %v, hashes at %d", c.AuthToken, c.AuthTokenTTL, c.BcryptCost)
@@ -121,6 +122,7 @@ func TestValues(t *testing.T) {
 	if c.ClusterState != ExistingCluster || c.ClusterToken != "t" || c.HeartbeatInterval != 10*time.Millisecond ||
 		c.ElectionTimeout != 50*time.Millisecond || c.QuotaBytes != -1 || c.MaxRequestBytes != 1024 ||
 		c.PingInterval != 90*time.Second || c.ProgressInterval != 100*time.Millisecond || c.Metrics != ExtensiveMetrics ||
+		!slices.EqualFunc(c.InitialSplits, []string{"/a", "/b", "\xff,\\"}, func(b []byte, s string) bool { return string(b) == s }) ||
 		c.LogLevel != slog.LevelDebug || c.LogFormat != JSONLog || c.LogShards != 3 || c.MaxConcurrentStreams != 7 {
 		t.Errorf("values: %+v", c)
 	}
@@ -205,7 +207,10 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"--initial-cluster=default=nonsense"}, "for --initial-cluster"},
 		{[]string{"--initial-cluster=default=http://localhost:2380,b=http://b:1"}, "lists 2 nodes"},
 		{[]string{"--initial-cluster-state=old"}, `must be "new" or "existing"`},
-		{[]string{"--initial-splits=a,b"}, "one data shard"},
+		{[]string{"--initial-splits=a,,b"}, "must not be empty"},
+		{[]string{`--initial-splits=a\n`}, "a backslash must be followed"},
+		{[]string{`--initial-splits=\xg0`}, "no byte in hexadecimal"},
+		{[]string{`--initial-splits=a,b,\x61`}, "\"a\" twice"},
 		{[]string{"--auto-compaction-mode=never"}, `must be "periodic" or "revision"`},
 		{[]string{"--auto-compaction-retention=5x"}, "number of hours or a duration"},
 		{[]string{"--auto-compaction-retention=-5m"}, "number of hours or a duration"},

@@ -68,3 +68,6 @@ func LeaseSection(n int) []Span {
 	parts[0].Start = []byte{leaseSection}
 	return parts
 }
+
+// AtPosition returns the key at a position in the section of the users' keys.
+func AtPosition(position []byte) []byte { return position[1:] }

@@ -275,7 +275,10 @@ func (n *Node) openShards(o *Options) error {
 		ID: id, Name: o.Config.Name,
 		PeerURLs: sortedURLs(o.Config.AdvertisePeerURLs), ClientURLs: sortedURLs(o.Config.AdvertiseClientURLs),
 	}
-	state, err := n.cluster.Bootstrap(ctx, self, []placement.NodeRecord{self}, nil)
+	state, err := n.cluster.Bootstrap(ctx, self, []placement.NodeRecord{self}, o.Config.InitialSplits)
+	if errors.Is(err, placement.ErrSplits) {
+		return fmt.Errorf("%w; start the node with the --initial-splits of its first start, or without", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -287,14 +290,30 @@ func (n *Node) openShards(o *Options) error {
 			}
 			d, err := n.data.StartData(shard.DataConfig{
 				ShardID: h.ID, ReplicaID: replicaID, Members: map[uint64]string{replicaID: nodeHostID("data", id)},
+				Oracle: n.cluster,
 			})
 			if err != nil {
 				return err
 			}
 			n.shards[h.ID] = d
-			if err := d.Replica().AwaitServing(ctx); err != nil {
-				return fmt.Errorf("wait for the leader of shard %d: %w", h.ID, err)
+		}
+	}
+	return n.bearShards(ctx, state)
+}
+
+// bearShards waits for the leaders of the data shards and gives those their first
+// shape that have none yet.
+func (n *Node) bearShards(ctx context.Context, state *placement.State) error {
+	for id, d := range n.shards {
+		shape := shard.Shape{Ordered: state.Order.Begun, Owned: state.Map.Owned(id)}
+		err := d.Replica().AtLeader(ctx, func(ctx context.Context) error {
+			if d.Shape().Born() {
+				return nil
 			}
+			return d.Bear(ctx, shape)
+		})
+		if err != nil {
+			return fmt.Errorf("wait for the leader of shard %d: %w", id, err)
 		}
 	}
 	return nil
@@ -306,7 +325,7 @@ func requestTimeout(c *config.Config) time.Duration { return 5*time.Second + 2*c
 func (n *Node) openServer(o *Options) error {
 	c := o.Config
 	n.router = router.New(router.Config{
-		Map: n.cluster, Directory: n.cluster, Shards: n.shards, Timeout: requestTimeout(c), Compactor: n.compactState,
+		Map: n.cluster, Order: n.cluster, Directory: n.cluster, Shards: n.shards, Timeout: requestTimeout(c), Compactor: n.compactState,
 	})
 	metrics := newMetrics()
 	view := services{Router: n.router, node: n}

@@ -1,0 +1,74 @@
+package router
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Compact drops history below a revision. A physical compaction is answered once
+// the space of what is gone could be freed.
+func (r *Router) Compact(ctx context.Context, req *pb.CompactionRequest) (*pb.CompactionResponse, error) {
+	if d, err := r.whole(); err == nil && !d.Shape().Ordered {
+		resp, err := write[*pb.CompactionResponse](ctx, r, d, command{kind: shard.KindCompact, request: req})
+		if err != nil || !req.Physical {
+			return resp, err
+		}
+		return resp, d.AwaitSwept(ctx, req.Revision)
+	}
+	resp, err := r.compactAll(ctx, req.Revision)
+	if err != nil || !req.Physical {
+		return resp, err
+	}
+	if err := r.SweepTo(ctx, req.Revision); err != nil {
+		return nil, err
+	}
+	for _, d := range r.shards {
+		if err := d.AwaitSwept(ctx, req.Revision); err != nil {
+			return nil, err
+		}
+	}
+	return resp, nil
+}
+
+// compactAll makes rev the compaction revision of an ordered cluster.
+func (r *Router) compactAll(ctx context.Context, rev int64) (*pb.CompactionResponse, error) {
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
+	now, err := r.order.Newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if rev > now.Newest {
+		return nil, mvcc.ErrFutureRev
+	}
+	done, err := r.order.Compact(ctx, rev)
+	switch {
+	case err != nil:
+		return nil, err
+	case !done:
+		return nil, mvcc.ErrCompacted
+	}
+	resp := &pb.CompactionResponse{Header: &pb.ResponseHeader{Revision: now.Newest}}
+	r.shown(resp.Header)
+	return resp, nil
+}
+
+// SweepTo makes all shards that are led here take over the compaction revision of
+// the cluster.
+func (r *Router) SweepTo(ctx context.Context, rev int64) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, d := range r.shards {
+		if d.Store().Compacted() >= rev {
+			continue
+		}
+		g.Go(func() error {
+			return r.atLeader(ctx, d, func(ctx context.Context) error { return d.SweepTo(ctx, rev) })
+		})
+	}
+	return g.Wait()
+}

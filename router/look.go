@@ -1,0 +1,252 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Order is the cluster's one order of revisions as the router asks it. Placement
+// implements it.
+type Order interface {
+	// Newest returns the newest number handed out and the compaction revision, both
+	// newer than the call.
+	Newest(ctx context.Context) (shard.Block, error)
+	// Compact makes rev, a revision that was handed out, the compaction revision. It
+	// reports false if the compaction revision is as high already.
+	Compact(ctx context.Context, rev int64) (bool, error)
+}
+
+// part is what one shard owns of a span.
+type part struct {
+	d    *shard.Data
+	span keys.Span
+}
+
+// look is the state of some shards at one revision. It must be closed, soon.
+type look struct {
+	// rev is the revision, which is also the newest that answers know of.
+	rev   int64
+	views map[*shard.Data]*mvcc.View
+	// compacted is the compaction revision, -1 before the first compaction.
+	compacted int64
+	r         *Router
+}
+
+// fresh says how new a look has to be.
+type fresh struct {
+	// serializable looks need no proof: they show what this node knows, and never
+	// less than it has shown.
+	serializable bool
+	// rev is the one revision that the request is about, 0 for the newest.
+	rev int64
+}
+
+// parts cuts a span at the borders of the shards.
+func (r *Router) parts(s keys.Span) ([]part, error) {
+	positions := keys.Positions(s)
+	pieces := r.places.State().Map.Locate(positions.Start, positions.End)
+	if len(pieces) == 0 {
+		return nil, errUnplaced
+	}
+	parts := make([]part, 0, len(pieces))
+	for i, p := range pieces {
+		d := r.shards[p.Shard]
+		if d == nil {
+			return nil, errUnplaced
+		}
+		cut := s
+		if i > 0 {
+			cut.Start = keys.AtPosition(p.Start)
+		}
+		if i+1 < len(pieces) {
+			cut.End = keys.AtPosition(pieces[i+1].Start)
+		}
+		if n := len(parts); n > 0 && parts[n-1].d == d {
+			parts[n-1].span.End = cut.End
+			continue
+		}
+		parts = append(parts, part{d, cut})
+	}
+	return parts, nil
+}
+
+// look opens the keys in spans at one revision. What it shows is every change that
+// was acknowledged before the call, unless f wants less.
+func (r *Router) look(ctx context.Context, spans []keys.Span, f fresh) (*look, error) {
+	reads := make(map[*shard.Data][]keys.Span)
+	for _, s := range spans {
+		parts, err := r.parts(s)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range parts {
+			reads[p.d] = append(reads[p.d], p.span)
+		}
+	}
+	if len(reads) == 0 {
+		// A request for no key is answered by whoever owns the first.
+		return r.look(ctx, []keys.Span{keys.Point([]byte{0})}, f)
+	}
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
+	for {
+		l, err := r.lookOnce(ctx, reads, f)
+		if !errors.Is(err, errLookAgain) {
+			return l, err
+		}
+	}
+}
+
+// errLookAgain says that the shards have moved on under a look.
+var errLookAgain = errors.New("router: the shards have moved on")
+
+func (r *Router) lookOnce(ctx context.Context, reads map[*shard.Data][]keys.Span, f fresh) (*look, error) {
+	if len(reads) == 1 {
+		for d := range reads {
+			if !d.Shape().Ordered {
+				return r.lookAlone(ctx, d, f)
+			}
+		}
+	}
+	if f.serializable {
+		l, err := r.lookBack(ctx, reads, f.rev)
+		if l != nil || err != nil {
+			return l, err
+		}
+	}
+	now, err := r.order.Newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	target := now.Newest
+	switch {
+	case f.rev > now.Newest:
+		return nil, mvcc.ErrFutureRev
+	case f.rev > 0 && f.rev < now.Compacted:
+		return nil, mvcc.ErrCompacted
+	case f.rev > 0:
+		target = f.rev
+	}
+	if err := r.promise(ctx, reads, target); err != nil {
+		return nil, err
+	}
+	return r.open(reads, now.Newest, now.Compacted)
+}
+
+// lookAlone opens the one shard of a cluster that counts by itself.
+func (r *Router) lookAlone(ctx context.Context, d *shard.Data, f fresh) (*look, error) {
+	if !f.serializable {
+		if err := d.Replica().AtLeader(ctx, d.Replica().Confirm); err != nil {
+			return nil, err
+		}
+	}
+	v := d.Store().View()
+	if d.Shape().Ordered {
+		v.Close()
+		return nil, errLookAgain
+	}
+	return &look{rev: v.Rev(), compacted: v.Compacted(), views: map[*shard.Data]*mvcc.View{d: v}, r: r}, nil
+}
+
+// lookBack opens the shards at a revision that this node knows to be resolved in all
+// of them, or nothing if it knows of none that would do.
+func (r *Router) lookBack(ctx context.Context, reads map[*shard.Data][]keys.Span, rev int64) (*look, error) {
+	known := r.given.Load()
+	if rev > known {
+		return nil, nil
+	}
+	resolved := int64(-1)
+	for d := range reads {
+		if at := d.Store().Resolved(); resolved < 0 || at < resolved {
+			resolved = at
+		}
+	}
+	if resolved < known {
+		if err := r.promise(ctx, reads, known); err != nil {
+			return nil, err
+		}
+		resolved = known
+	}
+	compacted := r.places.State().Order.Compacted
+	if rev > 0 && rev < compacted {
+		return nil, mvcc.ErrCompacted
+	}
+	return r.open(reads, resolved, compacted)
+}
+
+// promise has the leaders promise that nothing more comes up to rev in what is read.
+func (r *Router) promise(ctx context.Context, reads map[*shard.Data][]keys.Span, rev int64) error {
+	one := func(ctx context.Context, d *shard.Data, spans []keys.Span) error {
+		return d.Replica().AtLeader(ctx, func(ctx context.Context) error { return d.Promise(ctx, rev, spans) })
+	}
+	if len(reads) == 1 {
+		for d, spans := range reads {
+			return one(ctx, d, spans)
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for d, spans := range reads {
+		g.Go(func() error { return one(ctx, d, spans) })
+	}
+	return g.Wait()
+}
+
+// open opens views at rev, which has been promised. A single shard is opened at the
+// newest that it has: all that is below is there, since numbers apply in order.
+func (r *Router) open(reads map[*shard.Data][]keys.Span, rev, compacted int64) (*look, error) {
+	l := &look{rev: rev, compacted: compacted, views: make(map[*shard.Data]*mvcc.View, len(reads)), r: r}
+	for d := range reads {
+		v := d.Store().View()
+		l.views[d] = v
+		if len(reads) == 1 {
+			l.rev = max(rev, v.Rev())
+		}
+		if err := v.At(l.rev); err != nil {
+			l.close()
+			return nil, errLookAgain
+		}
+		v.Forget(compacted)
+	}
+	return l, nil
+}
+
+// close ends the look.
+func (l *look) close() {
+	for _, v := range l.views {
+		v.Close()
+	}
+}
+
+// only returns the view of a look at one shard, nil if there are more.
+func (l *look) only() *mvcc.View {
+	if len(l.views) == 1 {
+		for _, v := range l.views {
+			return v
+		}
+	}
+	return nil
+}
+
+// shown takes note of a revision that clients have seen.
+func (r *Router) shown(header *pb.ResponseHeader) {
+	if header != nil {
+		raiseTo(&r.given, header.Revision)
+	}
+}
+
+func raiseTo(known *atomic.Int64, rev int64) {
+	for {
+		old := known.Load()
+		if rev <= old || known.CompareAndSwap(old, rev) {
+			return
+		}
+	}
+}
