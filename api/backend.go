@@ -59,11 +59,12 @@ type WatchGroup interface {
 	Poll() (mvcc.WatchBatch, bool, error)
 	// Progress returns a revision up to which every watcher of the group has
 	// been handed everything; false while one of them lags, starts in the future
-	// or has ended and was not removed, and where there is none.
-	Progress() (rev int64, ok bool)
+	// or has ended and was not removed, and where there is none. later says that
+	// it is on its way: Ready tells when to ask again.
+	Progress() (rev int64, ok, later bool)
 	// ProgressOf is Progress of the watcher id alone: neither a sibling that lags
 	// nor one with a future start is in its way.
-	ProgressOf(id int64) (rev int64, ok bool)
+	ProgressOf(id int64) (rev int64, ok, later bool)
 	Close()
 }
 

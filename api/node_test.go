@@ -297,7 +297,20 @@ func (n *node) gate() *gate {
 	return &gate{users: n, tokens: n.tokens, log: slog.New(slog.DiscardHandler)}
 }
 
-func (n *node) NewWatchGroup() WatchGroup { return n.store.NewGroup() }
+func (n *node) NewWatchGroup() WatchGroup { return storeGroup{n.store.NewGroup()} }
+
+// storeGroup is a group of one store, whose progress is never on its way.
+type storeGroup struct{ *mvcc.Group }
+
+func (g storeGroup) Progress() (rev int64, ok, later bool) {
+	rev, ok = g.Group.Progress()
+	return rev, ok, false
+}
+
+func (g storeGroup) ProgressOf(id int64) (rev int64, ok, later bool) {
+	rev, ok = g.Group.ProgressOf(id)
+	return rev, ok, false
+}
 
 func (n *node) ClusterID() uint64 { return testCluster }
 func (n *node) MemberID() uint64  { return testMember }

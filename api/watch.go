@@ -71,6 +71,8 @@ type watch struct {
 	notify bool
 	// spoke is set when events were sent since the last tick.
 	spoke bool
+	// due is set while the client is owed a notice of progress.
+	due bool
 	// ended is set when history lost to compaction ended the watch. Its id stays
 	// taken, and the stream without progress, until the client cancels it.
 	ended bool
@@ -93,6 +95,8 @@ type watchStream struct {
 	ticker *time.Ticker
 	// tickDue is set by a tick, until the notices have been sent.
 	tickDue bool
+	// due is set while a watch is owed a notice of progress.
+	due bool
 }
 
 // run sends what the watches have, and between two batches takes at most one
@@ -294,9 +298,9 @@ func (w *watchStream) sendBatch() (bool, error) {
 // start makes impossible is dropped: clients ask again.
 func (w *watchStream) sendProgress() (more bool, err error) {
 	if w.progressAsked > 0 {
-		rev, ok := w.group.Progress()
+		rev, ok, later := w.group.Progress()
 		if !ok {
-			if more, err := w.sendBatch(); more || err != nil {
+			if more, err := w.sendBatch(); more || err != nil || later {
 				return more, err
 			}
 		}
@@ -309,20 +313,29 @@ func (w *watchStream) sendProgress() (more bool, err error) {
 	}
 	if w.tickDue {
 		w.tickDue = false
+		for _, state := range w.watches {
+			state.due = state.notify && !state.ended && !state.spoke
+			state.spoke = false
+		}
+		w.due = true
+	}
+	if w.due {
 		return false, w.notify()
 	}
 	return false, nil
 }
 
-// notify tells the idle watches that asked for it how far they are.
+// notify tells the idle watches that asked for it how far they are, as far as that is
+// known yet.
 func (w *watchStream) notify() error {
+	w.due = false
 	for id, state := range w.watches {
-		idle := !state.spoke
-		state.spoke = false
-		if !state.notify || state.ended || !idle {
+		if !state.due {
 			continue
 		}
-		rev, ok := w.group.ProgressOf(id)
+		rev, ok, later := w.group.ProgressOf(id)
+		state.due = later && !state.ended && !state.spoke
+		w.due = w.due || state.due
 		if !ok {
 			continue
 		}

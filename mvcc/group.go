@@ -74,7 +74,7 @@ func (g *Group) Add(id int64, o WatchOptions) (rev int64) {
 	g.watchers[id] = w
 	switch {
 	case o.Start == 0:
-		w.next = rev + 1
+		w.next = max(rev, o.After) + 1
 	case o.Start > rev:
 		w.next = o.Start
 		if g.future == nil {
@@ -142,12 +142,19 @@ func (g *Group) Await(rev int64) bool {
 	h := &g.s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if g.closed || g.s.state.Load().resolved >= rev {
+	if g.closed || g.s.state.Load().resolved >= rev && g.s.loaded() {
 		delete(h.awaiting, g)
 		return true
 	}
 	h.awaiting[g] = rev
 	return false
+}
+
+// Empty reports whether the group has no watchers.
+func (g *Group) Empty() bool {
+	g.s.hub.mu.Lock()
+	defer g.s.hub.mu.Unlock()
+	return len(g.watchers) == 0
 }
 
 // Progress returns the revision that the store has resolved if every watcher of the group has been

@@ -8,7 +8,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/latchkey-db/latchkey/internal/invariant"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
@@ -42,16 +41,6 @@ func (r *Router) LiveSize() int64 {
 		v.Close()
 	}
 	return size
-}
-
-// NewWatchGroup returns the watchers of one client stream. The map covers the
-// whole keyspace before a node serves.
-func (r *Router) NewWatchGroup() *mvcc.Group {
-	d, err := r.whole()
-	if err != nil {
-		invariant.Violated("watch on a map without owners: %v", err)
-	}
-	return d.Store().NewGroup()
 }
 
 // HashKV hashes all versions up to rev, 0 for the newest revision, as this node

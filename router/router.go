@@ -56,16 +56,23 @@ type Router struct {
 	shards  map[uint64]*shard.Data
 	timeout time.Duration
 	compact func(ctx context.Context) error
+	// closer asks for what watches wait for.
+	closer *closer
 	// given is the highest revision that clients have seen from this node.
 	given atomic.Int64
 }
 
 // New returns a router.
 func New(c Config) *Router {
-	return &Router{
+	r := &Router{
 		places: c.Map, order: c.Order, directory: c.Directory, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
 	}
+	r.closer = newCloser(r)
+	return r
 }
+
+// Close ends what the router does of its own. The shards are still there.
+func (r *Router) Close() { r.closer.close() }
 
 // span returns the shard that owns all keys of s.
 func (r *Router) span(s keys.Span) (*shard.Data, error) {

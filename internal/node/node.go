@@ -410,6 +410,9 @@ func (n *Node) close() error {
 			errs = append(errs, l.Close())
 		}
 	}
+	if n.router != nil {
+		n.router.Close()
+	}
 	for _, h := range []*shard.Host{n.data, n.system} {
 		if h != nil {
 			h.Close()
