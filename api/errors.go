@@ -54,9 +54,10 @@ var (
 	errLockLost     = unknown(concurrency.ErrSessionExpired.Error())
 	errCampaignLost = unknown("election: session is expired")
 
-	errStreamSort   = unimplemented("RangeStream does not support custom sort orders")
-	errStreamFilter = unimplemented("RangeStream does not support revision filters")
-	errPanic        = status.Error(codes.Internal, "latchkey: internal error")
+	errStreamSort    = unimplemented("RangeStream does not support custom sort orders")
+	errStreamFilter  = unimplemented("RangeStream does not support revision filters")
+	errSeveralShards = unimplemented("latchkey: the keys of the request lie on several shards, and writes over several shards are not implemented")
+	errPanic         = status.Error(codes.Internal, "latchkey: internal error")
 )
 
 // Reasons of a created answer that refuses the watch. They travel inside the
@@ -97,6 +98,7 @@ var sentinels = []struct{ is, wire error }{
 	{auth.ErrInvalidManagement, rpctypes.ErrGRPCInvalidAuthMgmt},
 	{auth.ErrOldRevision, rpctypes.ErrGRPCAuthOldRevision},
 	{router.ErrOutdated, rpctypes.ErrGRPCAuthOldRevision},
+	{router.ErrSeveralShards, errSeveralShards},
 
 	{shard.ErrTimeout, rpctypes.ErrGRPCTimeout},
 	{shard.ErrNoLeader, rpctypes.ErrGRPCNoLeader},

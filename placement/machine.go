@@ -64,6 +64,8 @@ type Machine struct {
 	db     *pebble.DB
 	prefix []byte
 	state  atomic.Pointer[State]
+	// changed is closed, and replaced, when state has changed.
+	changed atomic.Pointer[chan struct{}]
 	// sessions hears of tokens that begin and end; nil where nobody listens.
 	sessions auth.Sessions
 }
@@ -74,6 +76,8 @@ var _ shard.Machine = (*Machine)(nil)
 // prefix.
 func Open(db *pebble.DB, prefix []byte) (*Machine, error) {
 	m := &Machine{db: db, prefix: prefix}
+	first := make(chan struct{})
+	m.changed.Store(&first)
 	if err := m.Reload(); err != nil {
 		return nil, err
 	}
@@ -87,6 +91,13 @@ func (m *Machine) follow(sessions auth.Sessions) { m.sessions = sessions }
 // State returns the newest state. It must not be changed.
 func (m *Machine) State() *State { return m.state.Load() }
 
+// show makes s the state that readers see.
+func (m *Machine) show(s *State) {
+	m.state.Store(s)
+	next := make(chan struct{})
+	close(*m.changed.Swap(&next))
+}
+
 // BeginReload does nothing: published states stay valid.
 func (m *Machine) BeginReload() {}
 
@@ -96,7 +107,7 @@ func (m *Machine) Reload() error {
 	if err != nil {
 		return fmt.Errorf("load system state: %w", err)
 	}
-	m.state.Store(s)
+	m.show(s)
 	return nil
 }
 
@@ -293,7 +304,7 @@ func (r *run) Finish() error { return r.out.err }
 // Publish shows the new state, then tells of the tokens.
 func (r *run) Publish() {
 	if r.next != nil {
-		r.m.state.Store(r.next)
+		r.m.show(r.next)
 	}
 	if r.m.sessions == nil {
 		return

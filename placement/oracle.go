@@ -165,6 +165,13 @@ func (c *Cluster) Compact(ctx context.Context, rev int64) (bool, error) {
 	return err == nil, err
 }
 
+// Compacted returns the compaction revision that this node knows, -1 before the
+// first compaction, and what is closed when it may have changed.
+func (c *Cluster) Compacted() (rev int64, changed <-chan struct{}) {
+	changed = *c.machine.changed.Load()
+	return c.State().Order.Compacted, changed
+}
+
 // BeginOrder makes numbers be handed out, above those of the one shard that counted
 // by itself before. Repeated, it does nothing.
 func (c *Cluster) BeginOrder(ctx context.Context, past shard.Past) error {

@@ -63,6 +63,7 @@ type Node struct {
 	server    *api.Server
 	compactor *compactor.Compactor
 	disk      *diskWatch
+	sweeping  *sweeping
 	// failed has room for the first failure; it is never closed.
 	failed chan error
 	// stateFailures counts the failures of the state's background work since the
@@ -108,6 +109,8 @@ func Start(o Options) (n *Node, err error) {
 		})
 	}
 	n.watchDisk(o.StateFS)
+	n.sweeping = &sweeping{compacted: n.cluster.Compacted, sweep: n.router.SweepTo, log: n.log}
+	n.sweeping.start()
 	n.serve()
 	return n, nil
 }
@@ -409,6 +412,9 @@ func (n *Node) close() error {
 		for _, l := range n.listeners {
 			errs = append(errs, l.Close())
 		}
+	}
+	if n.sweeping != nil {
+		n.sweeping.close()
 	}
 	if n.router != nil {
 		n.router.Close()
