@@ -250,6 +250,17 @@ func (c *Clock) Withdraw(id int64) {
 	c.schedule(t)
 }
 
+// End says that the end of lease id is decided: it is never due any more.
+func (c *Clock) End(id int64) {
+	t, ok := c.timers[id]
+	if !ok {
+		return
+	}
+	t.ending = true
+	c.ends.remove(t)
+	c.ages.remove(t)
+}
+
 // Ending reports whether the end of lease id is under way.
 func (c *Clock) Ending(id int64) bool {
 	t, ok := c.timers[id]

@@ -86,7 +86,10 @@ func decodeRecord(id int64, b []byte) (Record, error) {
 const (
 	kindCounter = 'c'
 	kindRecord  = 'r'
-	kindEnd     = 's'
+	// kindRegistration keys go on with a shard, eight bytes, big-endian.
+	kindRegistration = 'g'
+	kindShadow       = 'h'
+	kindTomb         = 't'
 
 	counterVersion = 1
 )
@@ -94,7 +97,11 @@ const (
 // appendRecordKey appends the key of lease id, below prefix, to dst.
 func appendRecordKey(dst, prefix []byte, id int64) []byte {
 	dst = append(dst, prefix...)
-	dst = append(dst, kindRecord)
+	return appendID(append(dst, kindRecord), id)
+}
+
+// appendID appends id so that keys order as ids do.
+func appendID(dst []byte, id int64) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(id)^(1<<63))
 }
 

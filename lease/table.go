@@ -36,6 +36,12 @@ type Table struct {
 	mu sync.RWMutex
 	// leases and granted are protected by mu.
 	leases map[int64]*entry
+	// ending are the ids of the leases whose end is under way, protected by mu.
+	ending map[int64]struct{}
+	// shadows and tombs are those of leases whose home is elsewhere; protected by mu.
+	// A tomb is the highest incarnation that has ended.
+	shadows map[int64]*shadow
+	tombs   map[int64]uint64
 	// granted counts the grants that there ever were.
 	//
 	// Invariant: granted >= Incarnation of every lease.
@@ -46,6 +52,9 @@ type Table struct {
 type entry struct {
 	Record
 	keys keySet
+	// shards are those that may have keys of the lease beside its home, in order. The
+	// list is replaced, never changed.
+	shards []uint64
 }
 
 // tableByte leads every key of a table below the prefix of its replica.
@@ -78,9 +87,20 @@ func (t *Table) Reload() error {
 			return fmt.Errorf("load lease %x: incarnation %d above the grant counter %d", id, e.Incarnation, granted)
 		}
 	}
+	shadows, tombs, err := t.loadShadows(leases)
+	if err != nil {
+		return err
+	}
+	ending := make(map[int64]struct{})
+	for id, e := range leases {
+		if e.Ending {
+			ending[id] = struct{}{}
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.leases, t.granted = leases, granted
+	t.leases, t.ending, t.granted = leases, ending, granted
+	t.shadows, t.tombs = shadows, tombs
 	return nil
 }
 
@@ -100,47 +120,28 @@ func (t *Table) loadCounter() (uint64, error) {
 	return n, nil
 }
 
-func (t *Table) loadRecords() (leases map[int64]*entry, err error) {
-	it, err := t.db.NewIter(&pebble.IterOptions{
-		LowerBound: append(slices.Clone(t.prefix), kindRecord),
-		UpperBound: append(slices.Clone(t.prefix), kindEnd),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read leases: %w", err)
-	}
-	defer func() {
-		if cerr := it.Close(); err == nil && cerr != nil {
-			err = fmt.Errorf("read leases: %w", cerr)
+func (t *Table) loadRecords() (map[int64]*entry, error) {
+	leases := make(map[int64]*entry)
+	err := t.each(kindRecord, func(id int64, rest, value []byte) error {
+		if len(rest) != 0 {
+			return errCorrupt
 		}
-	}()
-	leases = make(map[int64]*entry)
-	for it.First(); it.Valid(); it.Next() {
-		id, err := decodeRecordKey(it.Key()[len(t.prefix)+1:])
-		if err != nil {
-			return nil, fmt.Errorf("decode lease key %x: %w", it.Key(), err)
-		}
-		v, err := it.ValueAndErr()
-		if err != nil {
-			return nil, fmt.Errorf("read lease %x: %w", id, err)
-		}
-		r, err := decodeRecord(id, v)
-		if err != nil {
-			return nil, fmt.Errorf("decode lease %x: %w", id, err)
-		}
+		r, err := decodeRecord(id, value)
 		leases[id] = &entry{Record: r}
-	}
-	if err := it.Error(); err != nil {
-		return nil, fmt.Errorf("read leases: %w", err)
-	}
-	return leases, nil
+		return err
+	})
+	return leases, err
 }
 
 // Grant adds a lease with a time to live of ttl seconds. It fails with ErrExists
-// when the id is taken.
+// when the id is taken, with ErrEnding when the lease of that id is on its way out.
 func (t *Table) Grant(b *pebble.Batch, id, ttl int64) (Record, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, ok := t.leases[id]; ok {
+	if e, ok := t.leases[id]; ok {
+		if e.Ending {
+			return Record{}, ErrEnding
+		}
 		return Record{}, ErrExists
 	}
 	r := Record{ID: id, TTL: ttl, Incarnation: t.granted + 1}
@@ -168,7 +169,13 @@ func (t *Table) Revoke(b *pebble.Batch, id int64) ([][]byte, error) {
 	if err := b.Delete(t.recordKey(id), nil); err != nil {
 		return nil, fmt.Errorf("delete lease %x: %w", id, err)
 	}
+	for _, shard := range e.shards {
+		if err := b.Delete(t.registrationKey(id, shard), nil); err != nil {
+			return nil, fmt.Errorf("delete registration of lease %x: %w", id, err)
+		}
+	}
 	delete(t.leases, id)
+	delete(t.ending, id)
 	return e.keys.sorted(), nil
 }
 
@@ -190,7 +197,13 @@ func (t *Table) SetFresh(b *pebble.Batch, id int64) error {
 // SetEnding marks a lease whose end is decided; Exists denies it from then on.
 // It fails with ErrNotFound when there is no such lease.
 func (t *Table) SetEnding(b *pebble.Batch, id int64) error {
-	return t.change(b, id, func(r *Record) { r.Ending = true })
+	if err := t.change(b, id, func(r *Record) { r.Ending = true }); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ending[id] = struct{}{}
+	return nil
 }
 
 func (t *Table) change(b *pebble.Batch, id int64, f func(*Record)) error {
@@ -212,19 +225,19 @@ func (t *Table) change(b *pebble.Batch, id int64, f func(*Record)) error {
 	return nil
 }
 
-// Attach hangs key, which is copied, on a lease that must be there. A key that
-// already hangs on it stays.
+// Attach hangs key, which is copied, on a lease that must be there, or on its shadow.
+// A key that already hangs on it stays.
 func (t *Table) Attach(id int64, key []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e, ok := t.leases[id]
-	if !ok {
+	keys := t.keysLocked(id)
+	if keys == nil {
 		invariant.Violated("key %q attached to lease %x, which is not there", key, id)
 	}
 	if len(key) == 0 {
 		invariant.Violated("empty key attached to lease %x", id)
 	}
-	e.keys.add(key)
+	keys.add(key)
 }
 
 // Detach takes key off a lease. It does nothing when the lease or the key is not
@@ -232,16 +245,33 @@ func (t *Table) Attach(id int64, key []byte) {
 func (t *Table) Detach(id int64, key []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e, ok := t.leases[id]; ok {
-		e.keys.remove(key)
+	if keys := t.keysLocked(id); keys != nil {
+		keys.remove(key)
 	}
 }
 
+// keysLocked returns the keys of a lease or of its shadow, nil if there is neither.
+// t.mu must be held.
+func (t *Table) keysLocked(id int64) *keySet {
+	if e, ok := t.leases[id]; ok {
+		return &e.keys
+	}
+	if s, ok := t.shadows[id]; ok {
+		return &s.keys
+	}
+	return nil
+}
+
 // Exists reports whether keys may be attached to lease id: it is there and not
-// ending.
+// ending, or has a shadow.
 func (t *Table) Exists(id int64) bool {
-	r, ok := t.Get(id)
-	return ok && !r.Ending
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if e, ok := t.leases[id]; ok {
+		return !e.Ending
+	}
+	_, ok := t.shadows[id]
+	return ok
 }
 
 // Get returns the record of lease id.
@@ -273,11 +303,10 @@ func (t *Table) All() []Record {
 func (t *Table) Keys(id int64) [][]byte {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	e, ok := t.leases[id]
-	if !ok {
-		return nil
+	if keys := t.keysLocked(id); keys != nil {
+		return keys.sorted()
 	}
-	return e.keys.sorted()
+	return nil
 }
 
 // Every reports whether ok holds for every key of lease id, as it does where there
@@ -286,8 +315,8 @@ func (t *Table) Keys(id int64) [][]byte {
 func (t *Table) Every(id int64, ok func(key []byte) bool) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	e, found := t.leases[id]
-	return !found || e.keys.every(ok)
+	keys := t.keysLocked(id)
+	return keys == nil || keys.every(ok)
 }
 
 // Len returns the number of leases.

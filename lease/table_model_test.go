@@ -69,8 +69,12 @@ func TestTableModel(t *testing.T) {
 			"grant": func(t *rapid.T) {
 				id, ttl := ids.Draw(t, "id"), rapid.Int64Range(1, 100).Draw(t, "ttl")
 				got, err := table.Grant(b, id, ttl)
-				if _, ok := m.records[id]; ok {
-					if !errors.Is(err, ErrExists) {
+				if r, ok := m.records[id]; ok {
+					want := ErrExists
+					if r.Ending {
+						want = ErrEnding
+					}
+					if !errors.Is(err, want) {
 						t.Fatalf("grant of a taken id: %v", err)
 					}
 					return

@@ -39,3 +39,18 @@ func eachOpSpan(op *pb.RequestOp, fn func(s keys.Span, write bool) bool) bool {
 		return true
 	}
 }
+
+// EachPut calls fn for every put of a transaction, in either branch and in the
+// transactions nested in it.
+func EachPut(req *pb.TxnRequest, fn func(*pb.PutRequest)) {
+	for _, branch := range [][]*pb.RequestOp{req.GetSuccess(), req.GetFailure()} {
+		for _, op := range branch {
+			switch o := op.GetRequest().(type) {
+			case *pb.RequestOp_RequestPut:
+				fn(o.RequestPut)
+			case *pb.RequestOp_RequestTxn:
+				EachPut(o.RequestTxn, fn)
+			}
+		}
+	}
+}

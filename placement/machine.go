@@ -298,6 +298,9 @@ func (r *run) login(p login) (token string, rejected error) {
 	return token, nil
 }
 
+// Begin does nothing.
+func (r *run) Begin() error { return nil }
+
 // Finish does nothing: every change is in the batch already.
 func (r *run) Finish() error { return r.out.err }
 

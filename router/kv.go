@@ -101,6 +101,9 @@ func (r *Router) Put(ctx context.Context, req *pb.PutRequest) (*pb.PutResponse, 
 	if req.Lease != 0 {
 		leases = []int64{req.Lease}
 	}
+	if err := r.mayUse(a, d, leases...); err != nil {
+		return nil, err
+	}
 	return write[*pb.PutResponse](ctx, r, d, a.command(shard.KindPut, req, leases...))
 }
 
@@ -151,7 +154,11 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 	if err := a.users.Txn(a.id, req); err != nil {
 		return nil, err
 	}
-	return write[*pb.TxnResponse](ctx, r, d, a.command(shard.KindTxn, req, auth.Leases(req)...))
+	leases := auth.Leases(req)
+	if err := r.mayUse(a, d, leases...); err != nil {
+		return nil, err
+	}
+	return write[*pb.TxnResponse](ctx, r, d, a.command(shard.KindTxn, req, leases...))
 }
 
 // txnShard returns the shard that owns every key that the transaction names.

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,7 +12,10 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
@@ -36,8 +40,26 @@ func (r *Router) grant(ctx context.Context, id, ttl int64) (*pb.LeaseGrantRespon
 	if err != nil {
 		return nil, err
 	}
-	return write[*pb.LeaseGrantResponse](ctx, r, d,
-		command{kind: shard.KindLeaseGrant, request: &pb.LeaseGrantRequest{ID: id, TTL: ttl}})
+	c := command{kind: shard.KindLeaseGrant, request: &pb.LeaseGrantRequest{ID: id, TTL: ttl}}
+	for {
+		resp, err := write[*pb.LeaseGrantResponse](ctx, r, d, c)
+		if errors.Is(err, lease.ErrEnding) {
+			if err := r.awaitEnded(ctx, d, id); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		resp.Header = r.header()
+		return resp, nil
+	}
+}
+
+// awaitEnded waits until the lease whose end is under way is gone.
+func (r *Router) awaitEnded(ctx context.Context, d *shard.Data, id int64) error {
+	return r.atLeader(ctx, d, func(ctx context.Context) error { return d.AwaitEnded(ctx, id) })
 }
 
 // LeaseRevoke ends a lease and deletes its keys.
@@ -50,7 +72,23 @@ func (r *Router) LeaseRevoke(ctx context.Context, req *pb.LeaseRevokeRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return write[*pb.LeaseRevokeResponse](ctx, r, d, a.command(shard.KindLeaseRevoke, req, req.ID))
+	if err := r.mayUse(a, d, req.ID); err != nil {
+		return nil, err
+	}
+	resp, err := write[*pb.LeaseRevokeResponse](ctx, r, d, a.command(shard.KindLeaseRevoke, req, req.ID))
+	ending := errors.Is(err, lease.ErrEnding)
+	if err != nil && !ending {
+		return nil, err
+	}
+	if err := r.awaitEnded(ctx, d, req.ID); err != nil {
+		return nil, err
+	}
+	if ending {
+		// Somebody else's end was there first.
+		return nil, lease.ErrNotFound
+	}
+	resp.Header = r.header()
+	return resp, nil
 }
 
 // LeaseRenew renews a lease at the moment of the call.
@@ -63,7 +101,7 @@ func (r *Router) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveRe
 	if err != nil {
 		return nil, err
 	}
-	if err := a.everyKey(d, id, a.users.Write); err != nil {
+	if err := r.everyKey(a, d, id, a.users.Write); err != nil {
 		return nil, err
 	}
 	resp := &pb.LeaseKeepAliveResponse{Header: r.header(), ID: id}
@@ -85,17 +123,9 @@ func (r *Router) LeaseTimeToLive(ctx context.Context, req *pb.LeaseTimeToLiveReq
 	if err != nil {
 		return nil, err
 	}
-	var life shard.LeaseLife
-	var found bool
-	err = r.atLeader(ctx, d, func(ctx context.Context) error {
-		life, found, err = d.TimeToLive(ctx, req.ID, req.Keys)
-		return err
-	})
-	switch {
-	case err != nil:
+	life, err := r.life(ctx, d, req)
+	if err != nil {
 		return nil, err
-	case !found:
-		return nil, lease.ErrNotFound
 	}
 	if err := a.attached(d, life.Keys); err != nil {
 		return nil, err
@@ -107,6 +137,137 @@ func (r *Router) LeaseTimeToLive(ctx context.Context, req *pb.LeaseTimeToLiveReq
 		GrantedTTL: life.TTL,
 		Keys:       life.Keys,
 	}, nil
+}
+
+// life asks a lease's home for what the lease has left, and all shards that may have
+// keys of it for those.
+func (r *Router) life(ctx context.Context, d *shard.Data, req *pb.LeaseTimeToLiveRequest) (life shard.LeaseLife, err error) {
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
+	ordered := d.Shape().Ordered
+	for {
+		found := false
+		err = r.atLeader(ctx, d, func(ctx context.Context) error {
+			life, found, err = d.TimeToLive(ctx, req.ID, req.Keys && !ordered)
+			return err
+		})
+		switch {
+		case errors.Is(err, lease.ErrEnding):
+			if err := r.awaitEnded(ctx, d, req.ID); err != nil {
+				return life, err
+			}
+			continue
+		case err != nil:
+			return life, err
+		case !found:
+			return life, lease.ErrNotFound
+		case !req.Keys || !ordered:
+			return life, nil
+		}
+		life.Keys, err = r.attachedKeys(ctx, d, req.ID)
+		if !errors.Is(err, errLookAgain) && !errors.Is(err, mvcc.ErrReplaced) {
+			return life, err
+		}
+	}
+}
+
+// attachedKeys returns the keys that hang on a lease at one revision, in order.
+func (r *Router) attachedKeys(ctx context.Context, d *shard.Data, id int64) ([][]byte, error) {
+	now, err := r.order.Newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	holders := make(map[*shard.Data][]keys.Span)
+	for _, h := range r.holders(d, id) {
+		holders[h] = nil
+	}
+	if err := r.promise(ctx, holders, now.Newest); err != nil {
+		return nil, err
+	}
+	var all [][]byte
+	for h := range holders {
+		attached, err := h.AttachedAt(ctx, id, now.Newest)
+		switch {
+		case errors.Is(err, mvcc.ErrCompacted):
+			return nil, errLookAgain
+		case err != nil:
+			return nil, err
+		}
+		all = append(all, attached...)
+	}
+	slices.SortFunc(all, bytes.Compare)
+	return all, nil
+}
+
+// holders returns the home of a lease and the other shards of this node that may have
+// keys of it.
+func (r *Router) holders(home *shard.Data, id int64) []*shard.Data {
+	holders := []*shard.Data{home}
+	for _, shardID := range home.Holders(id) {
+		if d := r.shards[shardID]; d != nil {
+			holders = append(holders, d)
+		}
+	}
+	return holders
+}
+
+// everyKey checks the sender's right to every key of a lease.
+func (r *Router) everyKey(a access, home *shard.Data, id int64, right func(auth.Identity, []byte, []byte) error) error {
+	if a.users.Admin(a.id) == nil {
+		return nil
+	}
+	for _, d := range r.holders(home, id) {
+		if err := a.everyKey(d, id, right); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayUse checks the sender's right to use leases in a command for d: all that hangs on
+// them elsewhere must be the sender's to write. What hangs on them in d is checked
+// where the command applies.
+func (r *Router) mayUse(a access, d *shard.Data, leases ...int64) error {
+	if !d.Shape().Ordered || a.users.Admin(a.id) == nil {
+		return nil
+	}
+	for _, id := range leases {
+		home, err := r.lease(id)
+		if err != nil {
+			return err
+		}
+		if r.everyKey(a, home, id, a.users.Write) != nil {
+			return a.users.Refusal(a.id)
+		}
+	}
+	return nil
+}
+
+var _ shard.Roads = (*Router)(nil)
+
+// Register has the home of a lease note that a shard may have keys of it.
+func (r *Router) Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error) {
+	home, err := r.lease(id)
+	if err != nil {
+		return 0, err
+	}
+	err = r.atLeader(ctx, home, func(ctx context.Context) error {
+		incarnation, err = home.Register(ctx, id, shardID)
+		return err
+	})
+	if errors.Is(err, lease.ErrEnding) {
+		return 0, lease.ErrNotFound
+	}
+	return incarnation, err
+}
+
+// Drop has a shard delete its keys of leases whose end is decided.
+func (r *Router) Drop(ctx context.Context, shardID uint64, ended []lease.Ref) error {
+	d := r.shards[shardID]
+	if d == nil {
+		return errUnplaced
+	}
+	return r.atLeader(ctx, d, func(ctx context.Context) error { return d.Drop(ctx, ended) })
 }
 
 // attached reports whether the sender may hear of the keys of a lease.
@@ -141,7 +302,10 @@ func (r *Router) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb
 	resp := &pb.LeaseLeasesResponse{Header: r.header()}
 	for _, d := range r.shards {
 		for _, rec := range d.Leases() {
-			if err := a.everyKey(d, rec.ID, a.users.Read); err != nil {
+			if rec.Ending {
+				continue
+			}
+			if err := r.everyKey(a, d, rec.ID, a.users.Read); err != nil {
 				return nil, err
 			}
 			resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: rec.ID})

@@ -24,9 +24,19 @@ type dataRun struct {
 	all      bool
 	reshaped bool
 
+	// verdicts is what the running command brings of leases that are kept elsewhere.
+	verdicts []verdict
+	// undecided is set where the running command uses such a lease of which it brings
+	// nothing.
+	undecided bool
+	// failed is what a shadow could not be written for.
+	failed error
+
 	// What the leader's clock and the sweeper hear of once the run is committed.
 	granted   []lease.Record
 	ended     []int64
+	ending    []int64
+	forgotten bool
 	expired   int
 	compacted bool
 }
@@ -43,6 +53,7 @@ func (r *dataRun) Command(c Command, want bool) (result any, rejected, failed er
 		return nil, rejected, failed
 	}
 	defer r.w.Reach(reached)
+	r.verdicts, r.undecided = nil, false
 	if r.fence.Closed && fenced(c.Kind) {
 		return nil, ErrOutdated, nil
 	}
@@ -75,6 +86,16 @@ func (r *dataRun) command(c Command, want bool) (result any, rejected, failed er
 		return r.guarded(c, want)
 	case kindFence:
 		err = r.raise(c.Payload)
+	case kindAttached:
+		return r.attached(c, want)
+	case kindLeaseRegister:
+		result, err = r.register(c.Payload)
+	case kindLeaseDrop:
+		err = r.drop(c)
+	case kindLeaseForget:
+		err = r.forget(c.Payload)
+	case kindBury:
+		err = r.bury(c.Payload)
 	case kindBirth:
 		err = r.bear(c.Payload)
 	case kindOrder:
@@ -85,9 +106,14 @@ func (r *dataRun) command(c Command, want bool) (result any, rejected, failed er
 		err = fmt.Errorf("%w: %d", errUnknownKind, c.Kind)
 	}
 	switch {
+	case r.failed != nil:
+		return nil, nil, r.failed
 	case err == nil:
 		return result, nil, nil
-	case mvcc.Rejected(err), errors.Is(err, lease.ErrExists), errors.Is(err, lease.ErrNotFound), errors.Is(err, ErrNotApplied):
+	case r.undecided && errors.Is(err, mvcc.ErrLeaseNotFound):
+		return nil, errUndecided, nil
+	case mvcc.Rejected(err), errors.Is(err, lease.ErrExists), errors.Is(err, lease.ErrNotFound),
+		errors.Is(err, lease.ErrEnding), errors.Is(err, ErrNotApplied):
 		return nil, err, nil
 	default:
 		return nil, nil, err
@@ -143,7 +169,7 @@ func (r *dataRun) Publish() {
 		r.d.shape.Store(&shape)
 	}
 	r.w.Publish()
-	r.d.keeper.applied(r.granted, r.ended)
+	r.d.keeper.applied(r)
 	r.observe()
 	if r.compacted {
 		r.d.sweeper.start()

@@ -70,6 +70,13 @@ func (r *dataRun) revoke(req *pb.LeaseRevokeRequest, o mvcc.Opts) (*pb.LeaseRevo
 	if !r.home(req.ID) {
 		return nil, errNotOwned
 	}
+	rec, ok := r.d.leases.Get(req.ID)
+	switch {
+	case !ok:
+		return nil, lease.ErrNotFound
+	case rec.Ending:
+		return nil, lease.ErrEnding
+	}
 	if err := r.end(req.ID, o.Number); err != nil {
 		return nil, err
 	}
@@ -77,13 +84,30 @@ func (r *dataRun) revoke(req *pb.LeaseRevokeRequest, o mvcc.Opts) (*pb.LeaseRevo
 }
 
 // end removes a lease and deletes its keys at one revision, which has the number
-// given, if there is one.
+// given, if there is one. A lease that may have keys on other shards goes only when
+// those have been deleted: until then it is ending, and the leader sees to it.
 func (r *dataRun) end(id, number int64) error {
+	if len(r.d.leases.Registered(id)) > 0 {
+		return r.begin(id, number)
+	}
 	keys, err := r.d.leases.Revoke(r.batch, id)
 	if err != nil {
 		return err
 	}
 	r.ended = append(r.ended, id)
+	return r.deleteKeys(id, number, keys)
+}
+
+// begin decides the end of a lease and deletes those of its keys that lie here.
+func (r *dataRun) begin(id, number int64) error {
+	if err := r.d.leases.SetEnding(r.batch, id); err != nil {
+		return err
+	}
+	r.ending = append(r.ending, id)
+	return r.deleteKeys(id, number, r.d.leases.Keys(id))
+}
+
+func (r *dataRun) deleteKeys(id, number int64, keys [][]byte) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -96,7 +120,7 @@ func (r *dataRun) end(id, number int64) error {
 // current reports whether the lease is still the grant that the command means.
 func (r *dataRun) current(ref leaseRef) bool {
 	rec, ok := r.d.leases.Get(ref.id)
-	return ok && rec.Incarnation == ref.incarnation
+	return ok && rec.Incarnation == ref.incarnation && !rec.Ending
 }
 
 // expire ends leases whose time has passed, each at a revision of its own, and

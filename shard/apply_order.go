@@ -24,9 +24,9 @@ var (
 // numbers returns how many numbers a command of an ordered shard takes.
 func numbers(k Kind, payload []byte) (int, error) {
 	switch k {
-	case KindPut, KindDeleteRange, KindTxn, KindLeaseRevoke, kindGuarded:
+	case KindPut, KindDeleteRange, KindTxn, KindLeaseRevoke, kindGuarded, kindAttached:
 		return 1, nil
-	case kindLeaseExpire:
+	case kindLeaseExpire, kindLeaseDrop:
 		n := 0
 		err := eachLeaseRef(payload, func(leaseRef) error {
 			n++

@@ -105,6 +105,8 @@ func (r *registerRun) Command(c Command, want bool) (any, error, error) {
 	return v + 1, nil, nil
 }
 
+func (r *registerRun) Begin() error { return nil }
+
 func (r *registerRun) Finish() error {
 	for name, v := range r.dirty {
 		if err := r.b.Set(r.m.cellKey(name), binary.BigEndian.AppendUint64(nil, v), nil); err != nil {

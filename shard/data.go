@@ -41,6 +41,17 @@ const (
 	kindOrder Kind = 13
 	// kindSweep carries the compaction revision of the cluster.
 	kindSweep Kind = 14
+	// kindAttached carries what is known of leases that are kept elsewhere, and the
+	// command that uses them.
+	kindAttached Kind = 15
+	// kindLeaseRegister and kindLeaseForget go to the home of leases, the one before
+	// another shard has keys of them and the other after all shards have deleted
+	// theirs. kindLeaseDrop has a shard delete them.
+	kindLeaseRegister Kind = 16
+	kindLeaseDrop     Kind = 17
+	kindLeaseForget   Kind = 18
+	// kindBury takes tombstones of leases away.
+	kindBury Kind = 19
 )
 
 // Data is a replica of a data shard: versioned keys and leases.
@@ -50,6 +61,11 @@ type Data struct {
 	store   *mvcc.Store
 	leases  *lease.Table
 	keeper  *keeper
+	ender   *ender
+	// pending counts the commands under way that use a lease kept elsewhere.
+	pending pendingLeases
+	// roads is how the shard reaches others, nil until Connect.
+	roads   atomic.Pointer[Roads]
 	sweeper *sweeper
 	// fence is the fence as of the state that was published last.
 	fence atomic.Pointer[Fence]
@@ -91,6 +107,7 @@ func (h *Host) StartData(c DataConfig) (*Data, error) {
 	d.fence.Store(&fence)
 	d.shape.Store(&shape)
 	d.keeper = newKeeper(d)
+	d.ender = newEnder(d)
 	d.sweeper = newSweeper(store, h.cfg.Observer, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
 	d.attach()
 	d.sweeper.start()
@@ -110,7 +127,7 @@ func (d *Data) attach() {
 	v := d.store.View()
 	defer v.Close()
 	v.EachLease(func(id int64, key []byte) bool {
-		if _, ok := d.leases.Get(id); ok {
+		if d.leases.Holds(id) {
 			d.leases.Attach(id, key)
 		}
 		return true
@@ -119,7 +136,10 @@ func (d *Data) attach() {
 
 // Close stops what the state does of its own. It is called after the host was
 // closed.
-func (d *Data) Close() { d.sweeper.close() }
+func (d *Data) Close() {
+	d.ender.close()
+	d.sweeper.close()
+}
 
 // Replica returns the Raft side of the shard.
 func (d *Data) Replica() *Replica { return d.replica }
@@ -136,19 +156,32 @@ func (d *Data) Write(ctx context.Context, kind Kind, request proto.Message) (any
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
-	return d.submit(ctx, kind, payload, request)
+	return d.submit(ctx, kind, payload, request, nil)
 }
 
 // submit puts a request through the log, with a number if the shard is ordered.
-func (d *Data) submit(ctx context.Context, kind Kind, payload []byte, request proto.Message) (any, error) {
-	p := Proposal{Kind: kind, Payload: payload}
-	if d.Shape().Ordered {
-		var err error
-		if p.Numbers, err = numbers(kind, payload); err != nil {
-			return nil, err
-		}
-		p.Writes = writesOf(request)
+// Leases that are kept elsewhere are seen to first. wrap, if not nil, puts something
+// around the command.
+func (d *Data) submit(
+	ctx context.Context, kind Kind, payload []byte, request proto.Message, wrap func(Kind, []byte) (Kind, []byte),
+) (any, error) {
+	if wrap == nil {
+		wrap = func(k Kind, p []byte) (Kind, []byte) { return k, p }
 	}
+	shape := d.Shape()
+	if !shape.Ordered {
+		kind, payload = wrap(kind, payload)
+		return d.replica.Submit(ctx, Proposal{Kind: kind, Payload: payload})
+	}
+	n, err := numbers(kind, payload)
+	if err != nil {
+		return nil, err
+	}
+	p := Proposal{Kind: kind, Payload: payload, Numbers: n, Writes: writesOf(request)}
+	if foreign := d.foreignLeases(shape, request); len(foreign) > 0 {
+		return d.attachAndSubmit(ctx, p, foreign, wrap)
+	}
+	p.Kind, p.Payload = wrap(p.Kind, p.Payload)
 	return d.replica.Submit(ctx, p)
 }
 
@@ -205,7 +238,8 @@ func (d *Data) AwaitSwept(ctx context.Context, rev int64) error {
 
 // Apply starts a run of commands.
 func (d *Data) Apply(b *pebble.Batch) Run {
-	r := &dataRun{d: d, batch: b, w: d.store.NewWriter(b, d.leases), fence: d.Fence()}
+	r := &dataRun{d: d, batch: b, fence: d.Fence()}
+	r.w = d.store.NewWriter(b, runLeases{r})
 	r.setShape(*d.Shape())
 	return r
 }

@@ -55,7 +55,7 @@ type Guard struct {
 // fenced lists the kinds of commands that the fence is for. What carries another
 // kind was not sent by a user, or needs no right to any key.
 func fenced(k Kind) bool {
-	return k == KindPut || k == KindDeleteRange || k == KindTxn || k == KindLeaseRevoke
+	return k == KindPut || k == KindDeleteRange || k == KindTxn || k == KindLeaseRevoke || k == kindAttached
 }
 
 // fenceTag is the key of a data shard's fence below its replica's prefix.
@@ -153,12 +153,13 @@ func (d *Data) Raise(ctx context.Context, f Fence) error {
 // WriteGuarded is Write for a user's request. Errors are, beside those of Write,
 // ErrOutdated and ErrForbidden.
 func (d *Data) WriteGuarded(ctx context.Context, g *Guard, kind Kind, request proto.Message) (any, error) {
-	payload := append(appendGuard(nil, g), byte(kind))
-	payload, err := proto.MarshalOptions{}.MarshalAppend(payload, request)
+	payload, err := proto.Marshal(request)
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
-	return d.submit(ctx, kindGuarded, payload, request)
+	return d.submit(ctx, kind, payload, request, func(kind Kind, payload []byte) (Kind, []byte) {
+		return kindGuarded, append(append(appendGuard(nil, g), byte(kind)), payload...)
+	})
 }
 
 // EveryKey reports whether ok holds for every key of a lease, as this replica has

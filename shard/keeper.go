@@ -71,6 +71,7 @@ func (k *keeper) notifyLocked() {
 
 // Tick advances the clock and sees to what is due.
 func (k *keeper) Tick() {
+	k.d.ender.tick()
 	k.mu.Lock()
 	c := k.clock
 	if c == nil || c.Len() == 0 {
@@ -117,7 +118,7 @@ func (k *keeper) expire(c *lease.Clock) {
 			return
 		}
 		for _, id := range ids {
-			if c.Ending(id) {
+			if rec, ok := k.d.leases.Get(id); c.Ending(id) && !(ok && rec.Ending) {
 				c.Withdraw(id)
 			}
 		}
@@ -177,8 +178,8 @@ func (k *keeper) age(c *lease.Clock) {
 }
 
 // applied tells the clock what a committed run granted and ended.
-func (k *keeper) applied(granted []lease.Record, ended []int64) {
-	if len(granted) == 0 && len(ended) == 0 {
+func (k *keeper) applied(r *dataRun) {
+	if len(r.granted) == 0 && len(r.ended) == 0 && len(r.ending) == 0 {
 		return
 	}
 	k.mu.Lock()
@@ -187,16 +188,25 @@ func (k *keeper) applied(granted []lease.Record, ended []int64) {
 		return
 	}
 	now := k.now()
-	for _, rec := range granted {
+	for _, rec := range r.granted {
 		k.granted = max(k.granted, rec.Incarnation)
 		if cur, ok := k.d.leases.Get(rec.ID); ok && cur.Incarnation == rec.Incarnation {
 			k.clock.Grant(now, rec.ID, rec.TTL)
 		}
 	}
-	for _, id := range ended {
+	for _, id := range r.ending {
+		k.clock.End(id)
+	}
+	for _, id := range r.ended {
 		if _, ok := k.d.leases.Get(id); !ok {
 			k.clock.Remove(id)
 		}
+	}
+	if len(r.ending) > 0 {
+		k.d.ender.start()
+	}
+	if r.forgotten {
+		k.notifyLocked()
 	}
 }
 
@@ -244,7 +254,13 @@ func (d *Data) Renew(ctx context.Context, id int64) (int64, error) {
 			}
 		}
 		rec, ok := d.leases.Get(id)
-		if !ok || rec.Ending {
+		if ok && rec.Ending {
+			if err := d.AwaitEnded(ctx, id); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if !ok {
 			return 0, nil
 		}
 		if n.Standing == lease.Unknown {
@@ -279,6 +295,28 @@ func (d *Data) freshen(ctx context.Context, id int64, n renewal) error {
 	}
 }
 
+// AwaitEnded waits until lease id is not ending any more, or this node does not lead.
+// Errors are ErrNotLeader and the context's.
+func (d *Data) AwaitEnded(ctx context.Context, id int64) error {
+	k := d.keeper
+	for {
+		k.mu.Lock()
+		leads, settled := k.clock != nil, k.settled
+		k.mu.Unlock()
+		if rec, ok := d.leases.Get(id); !ok || !rec.Ending {
+			return nil
+		}
+		if !leads {
+			return ErrNotLeader
+		}
+		select {
+		case <-settled:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
 // Leases returns the records of all leases by id. Behind a Confirm it is
 // linearizable.
 func (d *Data) Leases() []lease.Record { return d.leases.All() }
@@ -307,6 +345,9 @@ func (d *Data) TimeToLive(ctx context.Context, id int64, keys bool) (LeaseLife, 
 	remaining, ticking := k.clock.Remaining(k.now(), id)
 	k.mu.Unlock()
 	rec, ok := d.leases.Get(id)
+	if ok && rec.Ending {
+		return LeaseLife{}, false, lease.ErrEnding
+	}
 	if !ok || !ticking {
 		return LeaseLife{}, false, nil
 	}

@@ -34,7 +34,7 @@ func TestExpiryMeansTheGrantOnTheClock(t *testing.T) {
 			t.Fatalf("with the time of the first grant the second ended: %v, %v", rec, ok)
 		}
 
-		nd.data.keeper.applied([]lease.Record{again}, []int64{id})
+		nd.data.keeper.applied(&dataRun{granted: []lease.Record{again}, ended: []int64{id}})
 		nd.put(t, "k", id)
 		if took := nd.gone(t, "k"); took < ttl*time.Second-time.Millisecond || took > ttl*time.Second+latest {
 			t.Errorf("gone %v after the second grant", took)

@@ -24,6 +24,8 @@ type Run interface {
 	// nothing and is the same on every replica. failed reports a state that
 	// can't be read or written, which stops the node.
 	Command(c Command, want bool) (result any, rejected, failed error)
+	// Begin says that a term has begun: of earlier terms no command will come any more.
+	Begin() error
 	// Finish puts the last changes into the batch, before it is committed.
 	Finish() error
 	// Publish makes the committed changes visible to readers.

@@ -100,6 +100,9 @@ func (s *stateMachine) applyEntry(p *progress, run Run, e sm.Entry, done []settl
 		if term > p.term {
 			p.term, p.number = term, 0
 			done = s.r.passed(term, 0, done)
+			if err := run.Begin(); err != nil {
+				return done, fmt.Errorf("entry %d: begin term %d: %w", e.Index, term, err)
+			}
 		}
 		return done, nil
 	case entryBatch, entryNumbered:

@@ -330,6 +330,9 @@ func (n *Node) openServer(o *Options) error {
 	n.router = router.New(router.Config{
 		Map: n.cluster, Order: n.cluster, Directory: n.cluster, Shards: n.shards, Timeout: requestTimeout(c), Compactor: n.compactState,
 	})
+	for _, d := range n.shards {
+		d.Connect(n.router)
+	}
 	metrics := newMetrics()
 	view := services{Router: n.router, node: n}
 	var err error

@@ -1,0 +1,175 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// Roads is how a data shard reaches the others. The router implements it. Calls go to
+// the leader of the shard meant, again while they certainly were not applied.
+type Roads interface {
+	// Register has the home of a lease note that a shard may have keys of it, and
+	// returns the lease's incarnation, or lease.ErrNotFound.
+	Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error)
+	// Drop has a shard delete its keys of leases whose end is decided.
+	Drop(ctx context.Context, shardID uint64, ended []lease.Ref) error
+}
+
+// Connect tells the shard how to reach the others.
+func (d *Data) Connect(r Roads) { d.roads.Store(&r) }
+
+// foreignLeases returns the leases that a request may attach keys to, in either
+// branch, whose home is not here and which have no shadow here.
+func (d *Data) foreignLeases(shape *Shape, request proto.Message) []int64 {
+	var ids []int64
+	add := func(id int64) {
+		if id != 0 && !shape.Owned.Covers(keys.LeasePositions(id)) && !d.leases.Holds(id) && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	switch req := request.(type) {
+	case *pb.PutRequest:
+		add(req.Lease)
+	case *pb.TxnRequest:
+		mvcc.EachPut(req, func(put *pb.PutRequest) { add(put.Lease) })
+	}
+	return ids
+}
+
+// pendingLeases counts the commands under way that use a lease kept elsewhere.
+type pendingLeases struct {
+	mu sync.Mutex
+	// counts is protected by mu.
+	counts map[int64]int
+}
+
+func (p *pendingLeases) add(ids []int64, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.counts == nil {
+		p.counts = make(map[int64]int)
+	}
+	for _, id := range ids {
+		if p.counts[id] += n; p.counts[id] == 0 {
+			delete(p.counts, id)
+		}
+	}
+}
+
+func (p *pendingLeases) has(id int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counts[id] > 0
+}
+
+// attachAndSubmit puts a command through the log with what the homes say of the leases
+// that it may use. What they said is used only in the term in which they were asked.
+// Where the command turns out to use a lease that its home did not know, the home is
+// asked once more: the lease may have been granted since.
+func (d *Data) attachAndSubmit(
+	ctx context.Context, p Proposal, ids []int64, wrap func(Kind, []byte) (Kind, []byte),
+) (any, error) {
+	kind, payload := p.Kind, p.Payload
+	for again := false; ; again = true {
+		result, verdicts, err := d.attachOnce(ctx, p, ids, func(v []verdict) (Kind, []byte) {
+			return wrap(kindAttached, append(append(appendVerdicts(nil, v), byte(kind)), payload...))
+		}, again || kind == KindPut)
+		if !errors.Is(err, errUndecided) || again && !known(verdicts) {
+			return result, err
+		}
+	}
+}
+
+func known(verdicts []verdict) bool {
+	return !slices.ContainsFunc(verdicts, func(v verdict) bool { return v.incarnation == 0 })
+}
+
+// attachOnce asks the homes and proposes the command. Where they know none of the
+// leases, and last says that this was the last time to ask, the command is refused.
+func (d *Data) attachOnce(
+	ctx context.Context, p Proposal, ids []int64, command func([]verdict) (Kind, []byte), last bool,
+) (result any, verdicts []verdict, err error) {
+	roads := d.roads.Load()
+	if roads == nil {
+		return nil, nil, ErrNotLeader
+	}
+	if p.Term = d.replica.Serving(); p.Term == 0 {
+		return nil, nil, ErrNotLeader
+	}
+	d.pending.add(ids, 1)
+	defer d.pending.add(ids, -1)
+	for _, id := range ids {
+		incarnation, err := (*roads).Register(ctx, id, d.replica.shardID)
+		if err != nil && !errors.Is(err, lease.ErrNotFound) {
+			return nil, nil, err
+		}
+		verdicts = append(verdicts, verdict{id, incarnation})
+	}
+	if last && len(verdicts) == 1 && verdicts[0].incarnation == 0 {
+		return nil, verdicts, mvcc.ErrLeaseNotFound
+	}
+	p.Kind, p.Payload = command(verdicts)
+	result, err = d.replica.Submit(ctx, p)
+	return result, verdicts, err
+}
+
+// Register notes that another shard may have keys of a lease that is kept here, and
+// returns the lease's incarnation. Errors are those of Replica.Propose,
+// lease.ErrNotFound and lease.ErrEnding.
+func (d *Data) Register(ctx context.Context, id int64, shardID uint64) (uint64, error) {
+	payload := binary.AppendUvarint(binary.AppendVarint(nil, id), shardID)
+	result, err := d.replica.Propose(ctx, kindLeaseRegister, payload)
+	if err != nil {
+		return 0, err
+	}
+	incarnation, ok := result.(uint64)
+	if !ok {
+		return 0, fmt.Errorf("shard: registration answered %T", result)
+	}
+	return incarnation, nil
+}
+
+// Drop deletes the keys of leases whose end their homes have decided. Errors are those
+// of Replica.Submit.
+func (d *Data) Drop(ctx context.Context, ended []lease.Ref) error {
+	_, err := d.replica.Submit(ctx, Proposal{
+		Kind: kindLeaseDrop, Payload: appendRefs(ended), Numbers: len(ended), Writes: Writes{Unknown: true},
+	})
+	return err
+}
+
+func appendRefs(refs []lease.Ref) []byte {
+	var payload []byte
+	for _, r := range refs {
+		payload = appendLeaseRef(payload, leaseRef{id: r.ID, incarnation: r.Incarnation})
+	}
+	return payload
+}
+
+// AttachedAt returns the keys that hung on a lease at revision rev, which has been
+// promised, in order. Errors are those of mvcc.View.
+func (d *Data) AttachedAt(ctx context.Context, id, rev int64) ([][]byte, error) {
+	var v *mvcc.View
+	var now [][]byte
+	d.replica.Between(func() { v, now = d.store.View(), d.leases.Keys(id) })
+	defer v.Close()
+	if err := v.At(rev); err != nil {
+		return nil, err
+	}
+	return v.AttachedAt(ctx, id, now)
+}
+
+// Holders returns the shards that may have keys of a lease that is kept here, other
+// than this one.
+func (d *Data) Holders(id int64) []uint64 { return d.leases.Registered(id) }
