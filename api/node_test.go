@@ -368,7 +368,7 @@ func (n *node) Hash(context.Context) (uint32, error) {
 	return v.Hash()
 }
 
-func (n *node) Defragment(context.Context) error { return nil }
+func (n *node) Defragment(ctx context.Context) error { return n.enter(ctx) }
 
 func (n *node) WriteSnapshot(ctx context.Context, w io.Writer) error {
 	if err := n.enter(ctx); err != nil {

@@ -39,8 +39,12 @@ type Server struct {
 	http    *http.Server
 	health  *health.Server
 	streams *streams
-	watches *watchMetrics
 	log     *slog.Logger
+	// What is measured.
+	watches *watchMetrics
+	upkeep  *maintenanceMetrics
+	clients *clientMetrics
+	times   requestTimes
 
 	// background counts the goroutine that watches for the leader, which
 	// stopWatching ends, and the one that serves the pipe.
@@ -73,9 +77,13 @@ func NewServer(c Config) (*Server, error) {
 		health:  health.NewServer(),
 		streams: newStreams(c.Log),
 		watches: newWatchMetrics(),
+		upkeep:  newMaintenanceMetrics(),
+		clients: newClientMetrics(),
+		times:   newRequestTimes(),
 		log:     c.Log,
 		conns:   make(map[*conn]struct{}),
 	}
+	s.times.measured(&s.config)
 	var opts []promgrpc.ServerMetricsOption
 	if c.ExtensiveMetrics {
 		opts = append(opts, promgrpc.WithServerHandlingTimeHistogram())
@@ -137,7 +145,7 @@ func httpProtocols() *http.Protocols {
 // options are those of a gRPC server on whose connections at most most calls run at
 // a time.
 func (s *Server) options(metrics *promgrpc.ServerMetrics, codec *countingCodec, most uint32) []grpc.ServerOption {
-	steps := &interceptors{cluster: s.config.Cluster, streams: s.streams, metrics: metrics, log: s.log}
+	steps := &interceptors{cluster: s.config.Cluster, streams: s.streams, metrics: metrics, clients: s.clients, log: s.log}
 	return append(steps.options(),
 		grpc.Creds(peerCredentials{insecure.NewCredentials()}),
 		grpc.ForceServerCodecV2(codec),

@@ -174,10 +174,10 @@ func TestRequireLeader(t *testing.T) {
 
 func TestClientVersion(t *testing.T) {
 	r := start(t, nil)
-	i := &interceptors{cluster: r.node, streams: r.server.streams, log: r.server.log}
+	i := &interceptors{cluster: r.node, streams: r.server.streams, clients: newClientMetrics(), log: r.server.log}
 	for version, want := range map[string]error{"3.7": nil, "": nil, "\xff\xfe": errInvalidClientAPIVersion} {
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("client-api-version", version))
-		if _, err := i.admit(ctx); !errors.Is(err, want) {
+		if _, err := i.admit(ctx, "unary"); !errors.Is(err, want) {
 			t.Errorf("version %q: %v, want %v", version, err, want)
 		}
 	}
