@@ -427,7 +427,7 @@ func start(tb testing.TB, change func(*Config)) *running {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(tb, err)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	go func() { served <- server.Serve(l, AllTraffic) }()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	check(tb, err)
 	tb.Cleanup(func() {

@@ -114,7 +114,7 @@ func TestServeAfterStop(t *testing.T) {
 	s.Stop(t.Context())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
-	if err := s.Serve(l); !errors.Is(err, ErrServerStopped) {
+	if err := s.Serve(l, AllTraffic); !errors.Is(err, ErrServerStopped) {
 		t.Errorf("Serve: %v", err)
 	}
 	if _, err := l.Accept(); err == nil {
@@ -130,7 +130,7 @@ func TestServeListenerFails(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
+	go func() { served <- s.Serve(l, AllTraffic) }()
 	l.Close()
 	if err := <-served; err == nil || !strings.HasPrefix(err.Error(), "accept connections: ") {
 		t.Errorf("Serve: %v", err)

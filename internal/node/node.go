@@ -356,12 +356,13 @@ func (n *Node) fail(err error) {
 
 func (n *Node) serveListener(l listener) error {
 	if l.secure {
-		return n.server.ServeTLS(l, n.tls)
+		return n.server.ServeTLS(l, l.traffic, n.tls)
 	}
-	return n.server.Serve(l)
+	return n.server.Serve(l, l.traffic)
 }
 
-// Addrs returns the addresses that clients are served on.
+// Addrs returns the addresses that clients are served on: those of the client URLs,
+// then those of HTTP and of metrics alone.
 func (n *Node) Addrs() []net.Addr {
 	addrs := make([]net.Addr, 0, len(n.listeners))
 	for _, l := range n.listeners {
