@@ -4,24 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
 // TestToStatus checks code and text of every error of the layers below, also where
 // it is wrapped.
 func TestToStatus(t *testing.T) {
-	for _, tc := range []struct {
+	type row struct {
 		err  error
 		code codes.Code
 		text string
-	}{
+	}
+	table := []row{
 		{mvcc.ErrCompacted, codes.OutOfRange, "etcdserver: mvcc: required revision has been compacted"},
 		{mvcc.ErrFutureRev, codes.OutOfRange, "etcdserver: mvcc: required revision is a future revision"},
 		{mvcc.ErrKeyNotFound, codes.InvalidArgument, "etcdserver: key not found"},
@@ -38,8 +42,33 @@ func TestToStatus(t *testing.T) {
 		{shard.ErrStopped, codes.Unavailable, "etcdserver: server stopped"},
 		{shard.ErrTooManyRequests, codes.Unknown, "etcdserver: too many requests"},
 		{shard.ErrRequestTooLarge, codes.InvalidArgument, "etcdserver: request is too large"},
+
+		{auth.ErrRootUserNotExist, codes.FailedPrecondition, "etcdserver: root user does not exist"},
+		{auth.ErrRootRoleNotExist, codes.FailedPrecondition, "etcdserver: root user does not have root role"},
+		{auth.ErrUserAlreadyExist, codes.FailedPrecondition, "etcdserver: user name already exists"},
+		{auth.ErrUserEmpty, codes.InvalidArgument, "etcdserver: user name is empty"},
+		{auth.ErrUserNotFound, codes.FailedPrecondition, "etcdserver: user name not found"},
+		{auth.ErrRoleAlreadyExist, codes.FailedPrecondition, "etcdserver: role name already exists"},
+		{auth.ErrRoleNotFound, codes.FailedPrecondition, "etcdserver: role name not found"},
+		{auth.ErrRoleEmpty, codes.InvalidArgument, "etcdserver: role name is empty"},
+		{auth.ErrFailed, codes.InvalidArgument, "etcdserver: authentication failed, invalid user ID or password"},
+		{auth.ErrPermissionNotGiven, codes.InvalidArgument, "etcdserver: permission not given"},
+		{auth.ErrPermissionDenied, codes.PermissionDenied, "etcdserver: permission denied"},
+		{auth.ErrRoleNotGranted, codes.FailedPrecondition, "etcdserver: role is not granted to the user"},
+		{auth.ErrPermissionNotGranted, codes.FailedPrecondition, "etcdserver: permission is not granted to the role"},
+		{auth.ErrNotEnabled, codes.FailedPrecondition, "etcdserver: authentication is not enabled"},
+		{auth.ErrInvalidToken, codes.Unauthenticated, "etcdserver: invalid auth token"},
+		{auth.ErrInvalidManagement, codes.InvalidArgument, "etcdserver: invalid auth management"},
+		{auth.ErrOldRevision, codes.InvalidArgument, "etcdserver: revision of auth store is old"},
+		{router.ErrOutdated, codes.InvalidArgument, "etcdserver: revision of auth store is old"},
 		{errors.New("disk on fire"), codes.Unknown, "disk on fire"},
-	} {
+	}
+	for _, s := range sentinels {
+		if !slices.ContainsFunc(table, func(tc row) bool { return errors.Is(tc.err, s.is) }) {
+			t.Errorf("%v is not looked at", s.is)
+		}
+	}
+	for _, tc := range table {
 		t.Run(tc.err.Error(), func(t *testing.T) {
 			wantStatus(t, toStatus(tc.err), tc.code, tc.text)
 			if tc.code != codes.Unknown || errors.Is(tc.err, shard.ErrTooManyRequests) {
@@ -81,6 +110,8 @@ func TestOwnStatuses(t *testing.T) {
 		{errTooManyRequests, codes.Unknown, "etcdserver: too many requests"},
 		{errDowngradeVersionFormat, codes.InvalidArgument, "etcdserver: wrong downgrade target version format"},
 		{errDowngradeVersionTarget, codes.InvalidArgument, "etcdserver: invalid downgrade target version"},
+		{errLockLost, codes.Unknown, "mutex: session is expired"},
+		{errCampaignLost, codes.Unknown, "election: session is expired"},
 		{errStreamSort, codes.Unimplemented, "RangeStream does not support custom sort orders"},
 		{errStreamFilter, codes.Unimplemented, "RangeStream does not support revision filters"},
 	} {

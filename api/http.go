@@ -20,8 +20,8 @@ type versions struct {
 	Storage string `json:"storage"`
 }
 
-// handler returns what is served to plain HTTP.
-func (s *Server) handler() (http.Handler, error) {
+// httpHandlers returns what is served by HTTP of each traffic that has any.
+func (s *Server) httpHandlers() (map[Traffic]http.Handler, error) {
 	checks, err := newHealthChecks(&s.config)
 	if err != nil {
 		return nil, err
@@ -31,16 +31,19 @@ func (s *Server) handler() (http.Handler, error) {
 		return nil, fmt.Errorf("encode versions: %w", err)
 	}
 
+	metrics := http.NewServeMux()
+	checks.install(metrics)
+	metrics.Handle("/metrics", promhttp.HandlerFor(s.config.Metrics, promhttp.HandlerOpts{}))
+
 	mux := http.NewServeMux()
 	if s.gateway != nil {
 		mux.Handle("/v3/", s.gateway)
 	}
-	checks.install(mux)
+	mux.Handle("/", metrics)
 	mux.Handle("/version", onlyGet(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(version) // a client that is gone needs no answer
 	}))
-	mux.Handle("/metrics", promhttp.HandlerFor(s.config.Metrics, promhttp.HandlerOpts{}))
 	mux.Handle("/debug/vars", onlyGet(expvar.Handler().ServeHTTP))
 	if s.config.EnablePprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -53,14 +56,17 @@ func (s *Server) handler() (http.Handler, error) {
 	if s.gateway != nil && s.config.CertificateUsers {
 		control.users = s.config.Users
 	}
-	return s.counted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handlers := make(map[Traffic]http.Handler)
+	handlers[AllTraffic] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		restoreTLS(r)
 		if r.ProtoMajor == http2Major && isGRPC(r.Header.Get("Content-Type")) {
 			s.inner.ServeHTTP(w, r)
 			return
 		}
 		control.ServeHTTP(w, r)
-	})), nil
+	})
+	handlers[HTTPTraffic], handlers[MetricsTraffic] = control, metrics
+	return handlers, nil
 }
 
 // counted makes Stop wait for what h serves. net/http waits for no handler whose

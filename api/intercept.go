@@ -18,6 +18,7 @@ type interceptors struct {
 	cluster Cluster
 	streams *streams
 	metrics *promgrpc.ServerMetrics
+	clients *clientMetrics
 	log     *slog.Logger
 }
 
@@ -73,7 +74,7 @@ func (i *interceptors) logFailure(ctx context.Context, method string, err error)
 func (i *interceptors) admitUnary(
 	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {
-	if _, err := i.admit(ctx); err != nil {
+	if _, err := i.admit(ctx, "unary"); err != nil {
 		return nil, err
 	}
 	return handler(ctx, req)
@@ -82,7 +83,7 @@ func (i *interceptors) admitUnary(
 func (i *interceptors) admitStream(
 	srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {
-	needsLeader, err := i.admit(ss.Context())
+	needsLeader, err := i.admit(ss.Context(), "stream")
 	if err != nil {
 		return err
 	}
@@ -94,13 +95,17 @@ func (i *interceptors) admitStream(
 	return handler(srv, &openStream{ServerStream: ss, ctx: ctx})
 }
 
-// admit judges a call by its metadata. It reports whether the client wants to be
+// admit judges a call of a kind by its metadata, and counts it. It reports whether the client wants to be
 // served only while there is a leader.
-func (i *interceptors) admit(ctx context.Context) (needsLeader bool, err error) {
-	version := metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataClientAPIVersionKey)
-	if len(version) > 0 && !utf8.ValidString(version[0]) {
+func (i *interceptors) admit(ctx context.Context, kind string) (needsLeader bool, err error) {
+	version := noVersion
+	if values := metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataClientAPIVersionKey); len(values) > 0 {
+		version = values[0]
+	}
+	if !utf8.ValidString(version) {
 		return false, errInvalidClientAPIVersion
 	}
+	i.clients.count(kind, version)
 	leader := metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataRequireLeaderKey)
 	needsLeader = len(leader) > 0 && leader[0] == rpctypes.MetadataHasLeader
 	if needsLeader && i.cluster.Leader() == 0 {

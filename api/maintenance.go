@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
@@ -35,6 +36,7 @@ type maintenanceService struct {
 	cluster Cluster
 	headers headers
 	gate    *gate
+	metrics *maintenanceMetrics
 	// quota is what Status shows: the quota in force, negative for none.
 	quota int64
 	// spool is the directory in which a backup waits to be sent.
@@ -144,6 +146,9 @@ func (s *maintenanceService) Defragment(ctx context.Context, _ *pb.DefragmentReq
 	if err := s.gate.require(ctx, needRoot); err != nil {
 		return nil, err
 	}
+	s.metrics.defragmenting.Inc()
+	defer s.metrics.defragmenting.Dec()
+	defer since(s.metrics.defragment, time.Now())
 	if err := s.node.Defragment(ctx); err != nil {
 		return nil, toStatus(err)
 	}

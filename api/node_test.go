@@ -381,7 +381,7 @@ func (n *node) Hash(context.Context) (uint32, error) {
 	return v.Hash()
 }
 
-func (n *node) Defragment(context.Context) error { return nil }
+func (n *node) Defragment(ctx context.Context) error { return n.enter(ctx) }
 
 func (n *node) WriteSnapshot(ctx context.Context, w io.Writer) error {
 	if err := n.enter(ctx); err != nil {
@@ -440,7 +440,7 @@ func start(tb testing.TB, change func(*Config)) *running {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(tb, err)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	go func() { served <- server.Serve(l, AllTraffic) }()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	check(tb, err)
 	tb.Cleanup(func() {

@@ -36,11 +36,16 @@ type Server struct {
 	pipe        *bufconn.Listener
 	// gateway is nil where it is disabled.
 	gateway *gateway
-	http    *http.Server
+	// http has the server of HTTP for each traffic that has any.
+	http    map[Traffic]*http.Server
 	health  *health.Server
 	streams *streams
-	watches *watchMetrics
 	log     *slog.Logger
+	// What is measured.
+	watches *watchMetrics
+	upkeep  *maintenanceMetrics
+	clients *clientMetrics
+	times   requestTimes
 
 	// background counts the goroutine that watches for the leader, which
 	// stopWatching ends, and the one that serves the pipe.
@@ -73,9 +78,14 @@ func NewServer(c Config) (*Server, error) {
 		health:  health.NewServer(),
 		streams: newStreams(c.Log),
 		watches: newWatchMetrics(),
+		upkeep:  newMaintenanceMetrics(),
+		clients: newClientMetrics(),
+		times:   newRequestTimes(),
 		log:     c.Log,
 		conns:   make(map[*conn]struct{}),
+		http:    make(map[Traffic]*http.Server),
 	}
+	s.times.measured(&s.config)
 	var opts []promgrpc.ServerMetricsOption
 	if c.ExtensiveMetrics {
 		opts = append(opts, promgrpc.WithServerHandlingTimeHistogram())
@@ -105,17 +115,19 @@ func NewServer(c Config) (*Server, error) {
 			return nil, err
 		}
 	}
-	handler, err := s.handler()
+	handlers, err := s.httpHandlers()
 	if err != nil {
 		return nil, err
 	}
-	s.http = &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: headerTimeout,
-		ConnContext:       withTLS,
-		Protocols:         httpProtocols(),
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: int(min(c.MaxConcurrentStreams, math.MaxInt32))},
-		ErrorLog:          slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+	for t, h := range handlers {
+		s.http[t] = &http.Server{
+			Handler:           s.counted(h),
+			ReadHeaderTimeout: headerTimeout,
+			ConnContext:       withTLS,
+			Protocols:         t.protocols(),
+			HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: int(min(c.MaxConcurrentStreams, math.MaxInt32))},
+			ErrorLog:          slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stopWatching = cancel
@@ -124,20 +136,10 @@ func NewServer(c Config) (*Server, error) {
 	return s, nil
 }
 
-// httpProtocols are what net/http serves: of HTTP/2 without TLS only what a fork
-// has sniffed at comes to it.
-func httpProtocols() *http.Protocols {
-	p := new(http.Protocols)
-	p.SetHTTP1(true)
-	p.SetHTTP2(true)
-	p.SetUnencryptedHTTP2(true)
-	return p
-}
-
 // options are those of a gRPC server on whose connections at most most calls run at
 // a time.
 func (s *Server) options(metrics *promgrpc.ServerMetrics, codec *countingCodec, most uint32) []grpc.ServerOption {
-	steps := &interceptors{cluster: s.config.Cluster, streams: s.streams, metrics: metrics, log: s.log}
+	steps := &interceptors{cluster: s.config.Cluster, streams: s.streams, metrics: metrics, clients: s.clients, log: s.log}
 	return append(steps.options(),
 		grpc.Creds(peerCredentials{insecure.NewCredentials()}),
 		grpc.ForceServerCodecV2(codec),
@@ -151,10 +153,17 @@ func (s *Server) options(metrics *promgrpc.ServerMetrics, codec *countingCodec, 
 	)
 }
 
-// Serve accepts connections from l and serves gRPC and plain HTTP on them, until
-// Stop, after which it returns ErrServerStopped, or until l fails. It closes l.
-func (s *Server) Serve(l net.Listener) error {
+// Serve accepts connections from l and serves t on them, without TLS, until Stop,
+// after which it returns ErrServerStopped, or until l fails. It closes l.
+func (s *Server) Serve(l net.Listener, t Traffic) error {
 	return s.serve(l, func(tracked net.Listener) error {
+		switch t {
+		case GRPCTraffic:
+			return s.grpc.Serve(tracked)
+		case HTTPTraffic, MetricsTraffic:
+			return s.http[t].Serve(tracked)
+		case AllTraffic:
+		}
 		mux := cmux.New(tracked)
 		mux.SetReadTimeout(headerTimeout)
 		grpcListener := mux.Match(cmux.HTTP2())
@@ -162,7 +171,7 @@ func (s *Server) Serve(l net.Listener) error {
 
 		var servers sync.WaitGroup
 		servers.Go(func() { s.served("grpc", s.grpc.Serve(grpcListener)) })
-		servers.Go(func() { s.served("http", s.http.Serve(httpListener)) })
+		servers.Go(func() { s.served("http", s.http[t].Serve(httpListener)) })
 		defer servers.Wait()
 		return mux.Serve()
 	})
@@ -213,8 +222,10 @@ func (s *Server) Stop(ctx context.Context) {
 		defer close(drained)
 		s.grpc.GracefulStop()
 	}()
-	if err := s.http.Shutdown(ctx); err != nil {
-		_ = s.http.Close()
+	for _, h := range s.http {
+		if err := h.Shutdown(ctx); err != nil {
+			_ = h.Close()
+		}
 	}
 	s.awaitHandlers(ctx)
 	select {

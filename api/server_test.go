@@ -114,7 +114,7 @@ func TestServeAfterStop(t *testing.T) {
 	s.Stop(t.Context())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
-	if err := s.Serve(l); !errors.Is(err, ErrServerStopped) {
+	if err := s.Serve(l, AllTraffic); !errors.Is(err, ErrServerStopped) {
 		t.Errorf("Serve: %v", err)
 	}
 	if _, err := l.Accept(); err == nil {
@@ -130,7 +130,7 @@ func TestServeListenerFails(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
+	go func() { served <- s.Serve(l, AllTraffic) }()
 	l.Close()
 	if err := <-served; err == nil || !strings.HasPrefix(err.Error(), "accept connections: ") {
 		t.Errorf("Serve: %v", err)
@@ -174,10 +174,10 @@ func TestRequireLeader(t *testing.T) {
 
 func TestClientVersion(t *testing.T) {
 	r := start(t, nil)
-	i := &interceptors{cluster: r.node, streams: r.server.streams, log: r.server.log}
+	i := &interceptors{cluster: r.node, streams: r.server.streams, clients: newClientMetrics(), log: r.server.log}
 	for version, want := range map[string]error{"3.7": nil, "": nil, "\xff\xfe": errInvalidClientAPIVersion} {
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("client-api-version", version))
-		if _, err := i.admit(ctx); !errors.Is(err, want) {
+		if _, err := i.admit(ctx, "unary"); !errors.Is(err, want) {
 			t.Errorf("version %q: %v, want %v", version, err, want)
 		}
 	}

@@ -54,7 +54,7 @@ func (s *Server) services() *services {
 			users: c.Users, tokens: c.Tokens, gate: gate, headers: h, rules: ru, cost: c.BcryptCost, log: s.log,
 		},
 		maintenance: &maintenanceService{
-			node: c.Maintenance, cluster: c.Cluster, headers: h, gate: gate, quota: c.QuotaBytes, spool: c.SnapshotDir,
+			node: c.Maintenance, cluster: c.Cluster, headers: h, gate: gate, metrics: s.upkeep, quota: c.QuotaBytes, spool: c.SnapshotDir,
 		},
 		health: s.health,
 	}

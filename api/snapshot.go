@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
@@ -27,6 +28,7 @@ func (s *maintenanceService) Snapshot(_ *pb.SnapshotRequest, stream pb.Maintenan
 	if err := s.gate.require(ctx, needRoot); err != nil {
 		return err
 	}
+	defer since(s.metrics.snapshot, time.Now())
 	f, err := os.CreateTemp(s.spool, "snapshot-*.tmp")
 	if err != nil {
 		return toStatus(fmt.Errorf("create snapshot file: %w", err))

@@ -24,18 +24,23 @@ const (
 // The protocols that a server offers in a TLS handshake.
 const protoHTTP2, protoHTTP1 = "h2", "http/1.1"
 
-// ServeTLS is Serve over TLS. What config says of protocols is replaced. A client
-// that speaks nothing but HTTP/2, as those of gRPC do, is served by gRPC if its
-// first request is a call; any other by net/http, which passes calls on.
-func (s *Server) ServeTLS(l net.Listener, config *tls.Config) error {
+// ServeTLS is Serve over TLS. What config says of protocols is replaced. Where gRPC
+// and HTTP come on one listener, a client that speaks nothing but HTTP/2, as those of
+// gRPC do, is served by gRPC if its first request is a call; any other by net/http,
+// which passes calls on.
+func (s *Server) ServeTLS(l net.Listener, t Traffic, config *tls.Config) error {
 	return s.serve(l, func(tracked net.Listener) error {
 		f := &fork{
-			listener: tracked, server: s, config: forkingConfig(config),
+			listener: tracked, server: s, traffic: t, config: forkingConfig(config, t),
 			grpc: make(chan net.Conn), http: make(chan net.Conn), done: make(chan struct{}),
 		}
 		var servers sync.WaitGroup
-		servers.Go(func() { s.served("grpc over TLS", s.grpc.Serve(&branch{f, f.grpc})) })
-		servers.Go(func() { s.served("https", s.http.Serve(&branch{f, f.http})) })
+		if t.grpc() {
+			servers.Go(func() { s.served("grpc over TLS", s.grpc.Serve(&branch{f, f.grpc})) })
+		}
+		if h := s.http[t]; h != nil {
+			servers.Go(func() { s.served("https", h.Serve(&branch{f, f.http})) })
+		}
 		defer servers.Wait()
 		return f.run()
 	})
@@ -43,10 +48,13 @@ func (s *Server) ServeTLS(l net.Listener, config *tls.Config) error {
 
 // forkingConfig returns config with what lets a fork tell by which server a client
 // is to be served.
-func forkingConfig(config *tls.Config) *tls.Config {
+func forkingConfig(config *tls.Config, t Traffic) *tls.Config {
 	config = config.Clone()
 	inner := config.GetConfigForClient
 	config.NextProtos = []string{protoHTTP2, protoHTTP1}
+	if t == GRPCTraffic {
+		config.NextProtos = []string{protoHTTP2}
+	}
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if c, ok := hello.Conn.(*conn); ok {
 			c.onlyHTTP2 = slices.Contains(hello.SupportedProtos, protoHTTP2) &&
@@ -70,6 +78,7 @@ func forkingConfig(config *tls.Config) *tls.Config {
 type fork struct {
 	listener   net.Listener
 	server     *Server
+	traffic    Traffic
 	config     *tls.Config
 	grpc, http chan net.Conn
 	// done is closed when the listener is.
@@ -113,8 +122,11 @@ func (f *fork) handshake(ctx context.Context, raw net.Conn) {
 		return
 	}
 	to, served := (chan<- net.Conn)(f.http), net.Conn(secure)
-	if c, ok := raw.(*conn); ok && c.onlyHTTP2 {
+	if c, ok := raw.(*conn); ok && c.onlyHTTP2 && f.traffic == AllTraffic {
 		to, served = f.sniff(secure)
+	}
+	if f.traffic == GRPCTraffic {
+		to = f.grpc
 	}
 	select {
 	case to <- served:

@@ -69,7 +69,7 @@ func startTLS(t *testing.T, change func(*Config)) *secured {
 	check(t, err)
 	served := make(chan error, 1)
 	go func() {
-		served <- r.server.ServeTLS(l, &tls.Config{
+		served <- r.server.ServeTLS(l, AllTraffic, &tls.Config{
 			Certificates: []tls.Certificate{server}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool(client),
 		})
 	}()

@@ -285,6 +285,7 @@ func (w *watchStream) sendBatch() (bool, error) {
 	}
 	if len(b.Events) > 0 {
 		state.spoke = true
+		w.service.metrics.events.Add(float64(len(b.Events)))
 	}
 	if state.fragment {
 		return true, sendFragments(resp, w.service.maxBytes, w.stream.Send)

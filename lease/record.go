@@ -114,12 +114,12 @@ func decodeRecordKey(b []byte) (int64, error) {
 	return int64(binary.BigEndian.Uint64(b) ^ (1 << 63)), nil
 }
 
-// appendCounter appends the stored form of the grant counter to dst.
-func appendCounter(dst []byte, n uint64) []byte {
-	return binary.AppendUvarint(append(dst, counterVersion), n)
+// encodeCounter returns the stored form of a count of grants.
+func encodeCounter(n uint64) []byte {
+	return binary.AppendUvarint([]byte{counterVersion}, n)
 }
 
-// decodeCounter reads what appendCounter wrote.
+// decodeCounter reads what encodeCounter wrote.
 func decodeCounter(b []byte) (uint64, error) {
 	if len(b) < 2 || b[0] != counterVersion {
 		return 0, errCorrupt

@@ -82,7 +82,7 @@ func TestRecordKeyOrder(t *testing.T) {
 
 func TestCounterRoundTrip(t *testing.T) {
 	for _, want := range []uint64{0, 1, 127, 128, math.MaxUint64} {
-		b := appendCounter(nil, want)
+		b := encodeCounter(want)
 		got, err := decodeCounter(b)
 		if err != nil || got != want {
 			t.Errorf("decoded %d, %v, want %d", got, err, want)

@@ -104,7 +104,7 @@ func (t *Table) Cast(b *pebble.Batch, r Ref) error {
 	if t.tombs[r.ID] >= r.Incarnation {
 		return ErrNotFound
 	}
-	if err := b.Set(t.idKey(kindShadow, r.ID), appendCounter(nil, r.Incarnation), nil); err != nil {
+	if err := b.Set(t.idKey(kindShadow, r.ID), encodeCounter(r.Incarnation), nil); err != nil {
 		return fmt.Errorf("write shadow of lease %x: %w", r.ID, err)
 	}
 	t.shadows[r.ID] = &shadow{incarnation: r.Incarnation}
@@ -147,7 +147,7 @@ func (t *Table) Drop(b *pebble.Batch, r Ref) ([][]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.tombs[r.ID] < r.Incarnation {
-		if err := b.Set(t.idKey(kindTomb, r.ID), appendCounter(nil, r.Incarnation), nil); err != nil {
+		if err := b.Set(t.idKey(kindTomb, r.ID), encodeCounter(r.Incarnation), nil); err != nil {
 			return nil, fmt.Errorf("write tombstone of lease %x: %w", r.ID, err)
 		}
 		t.tombs[r.ID] = r.Incarnation

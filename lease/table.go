@@ -145,7 +145,7 @@ func (t *Table) Grant(b *pebble.Batch, id, ttl int64) (Record, error) {
 		return Record{}, ErrExists
 	}
 	r := Record{ID: id, TTL: ttl, Incarnation: t.granted + 1}
-	if err := b.Set(t.counterKey(), appendCounter(nil, r.Incarnation), nil); err != nil {
+	if err := b.Set(t.counterKey(), encodeCounter(r.Incarnation), nil); err != nil {
 		return Record{}, fmt.Errorf("write grant counter: %w", err)
 	}
 	if err := t.write(b, r); err != nil {

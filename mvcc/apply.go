@@ -73,6 +73,7 @@ func (w *Writer) Txn(req *pb.TxnRequest, o Opts) (*pb.TxnResponse, error) {
 	if err := w.checkBranch(&b); err != nil {
 		return nil, err
 	}
+	w.counters.countTxn(&b)
 	var resp *pb.TxnResponse
 	if o.Want {
 		resp = newTxnResponse(&b)
@@ -165,6 +166,8 @@ func (w *Writer) runBranch(b *branch, resp *pb.TxnResponse) error {
 // put writes a new version of a key. The request has been checked, but in a
 // transaction the key may have gone since.
 func (w *Writer) put(req *pb.PutRequest, want bool) (*pb.PutResponse, error) {
+	w.counters.puts.Add(1)
+	w.counters.putBytes.Add(int64(len(req.Key) + len(req.Value)))
 	old := w.get(req.Key)
 	value := req.Value
 	var prev *mvccpb.KeyValue
@@ -208,6 +211,7 @@ func (w *Writer) put(req *pb.PutRequest, want bool) (*pb.PutResponse, error) {
 
 // deleteRange deletes the keys of a range.
 func (w *Writer) deleteRange(req *pb.DeleteRangeRequest, want bool) (*pb.DeleteRangeResponse, error) {
+	w.counters.deletes.Add(1)
 	var victims []*item
 	if len(req.RangeEnd) == 0 {
 		if old := w.get(req.Key); old != nil {

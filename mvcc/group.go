@@ -108,7 +108,9 @@ func (g *Group) removeLocked(w *watcher) {
 	if w.set != nil {
 		g.s.hub.removeLocked(w)
 	}
-	w.state, w.queue = watcherRemoved, nil
+	w.becomeLocked(watcherRemoved)
+	g.s.hub.queued -= w.events()
+	w.queue = nil
 	if w.behind {
 		g.behind--
 	}
@@ -221,7 +223,7 @@ func (g *Group) pollLocked(w *watcher) (WatchBatch, bool, error) {
 	st := g.s.pin()
 	defer st.unpin()
 	if w.next < st.compact && w.next <= st.base {
-		w.state = watcherEnded
+		w.becomeLocked(watcherEnded)
 		return WatchBatch{ID: w.id, CompactRev: st.compact}, true, nil
 	}
 	c := catchUp{s: g.s, st: st, w: w, from: w.next}

@@ -19,8 +19,9 @@ type hub struct {
 	// points and ranges hold the synced watchers, by what they watch.
 	points map[string]*watcherSet
 	ranges adt.IntervalTree
-	// synced is the number of watchers in points and ranges.
-	synced int
+	// synced is the number of watchers in points and ranges, lagging that of the
+	// lagging ones, and queued the number of events in the queues of all.
+	synced, lagging, queued int
 	// awaiting are the groups that want to be woken once the store has resolved a
 	// revision.
 	awaiting map[*Group]int64

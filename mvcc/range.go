@@ -22,6 +22,7 @@ type found struct {
 
 // rangeKeys answers a range request whose revision has been checked.
 func (r *reader) rangeKeys(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+	r.counters.ranges.Add(1)
 	f, err := r.find(ctx, req)
 	if err != nil {
 		return nil, err

@@ -32,6 +32,8 @@ type reader struct {
 	top int64
 	// pending is what the running batch has written, nil in a View.
 	pending *pending
+	// counters are the store's.
+	counters *counters
 
 	// Scratch: the outcome of looking for one key, probes for searching the
 	// trees, where the last search in cur ended (the next one is often for the

@@ -30,8 +30,9 @@ type Store struct {
 	// generation counts the replacements of the whole content.
 	generation atomic.Uint64
 
-	hub   hub
-	sweep sweeper
+	hub      hub
+	sweep    sweeper
+	counters counters
 }
 
 // state is one published state. It is immutable.

@@ -84,6 +84,7 @@ func (s *Store) Sweep(limit int) (done bool, err error) {
 			return false, fmt.Errorf("sweep: %w", err)
 		}
 		w.load(out)
+		s.counters.swept.Add(r.versions)
 		w.next = r.next
 	}
 	return w.done.Load() >= s.state.Load().compact, nil
@@ -96,9 +97,9 @@ type sweepRun struct {
 	batch *pebble.Batch
 	// next follows the last change that was dealt with.
 	next stamp
-	// removed is the logical size of the versions removed.
-	removed int64
-	buf     []byte
+	// removed is the logical size of the versions removed and versions their number.
+	removed, versions int64
+	buf               []byte
 }
 
 // run walks history from r.next to the bound, for at most limit changes, and
@@ -186,6 +187,7 @@ func (r *sweepRun) remove(versions *pebble.Iterator, key []byte, at stamp, dead 
 		return nil
 	}
 	r.removed += newItem(key, at, rec).bytes()
+	r.versions++
 	return r.batch.Delete(versions.Key(), nil)
 }
 

@@ -186,6 +186,7 @@ func (r *reader) txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, 
 	if err := r.checkReads(&b); err != nil {
 		return nil, err
 	}
+	r.counters.countTxn(&b)
 	resp := newTxnResponse(&b)
 	resp.Header.Revision = r.rev
 	return resp, r.runReads(ctx, &b, resp)

@@ -280,7 +280,8 @@ func checkWatchMachine(t *rapid.T) {
 		g.g.Close()
 	}
 	h := &x.s.hub
-	if len(h.groups) != 0 || len(h.points) != 0 || h.ranges.Len() != 0 || h.synced != 0 {
-		t.Fatalf("%d groups, %d points, %d ranges, %d watchers after all groups are closed", len(h.groups), len(h.points), h.ranges.Len(), h.synced)
+	if len(h.groups) != 0 || len(h.points) != 0 || h.ranges.Len() != 0 || h.synced != 0 || h.lagging != 0 || h.queued != 0 {
+		t.Fatalf("%d groups, %d points, %d ranges, %d and %d watchers, %d events after all groups are closed",
+			len(h.groups), len(h.points), h.ranges.Len(), h.synced, h.lagging, h.queued)
 	}
 }

@@ -123,6 +123,7 @@ func (w *watcher) enqueueLocked(e *liveEvent) bool {
 		events, err := e.event(w.opts.PrevKV)
 		if err != nil {
 			w.bytes -= w.queue[last].bytes
+			w.group.s.hub.queued -= len(w.queue[last].events)
 			w.queue = w.queue[:last]
 			w.lagLocked(rev)
 			return false
@@ -131,6 +132,7 @@ func (w *watcher) enqueueLocked(e *liveEvent) bool {
 		q.events = append(q.events, events...)
 		q.bytes += size
 		w.bytes += size
+		w.group.s.hub.queued += len(events)
 		return true
 	}
 	if last >= 0 && (len(w.queue) >= maxQueuedBatches || w.bytes+size > maxQueuedBytes) {
@@ -144,6 +146,7 @@ func (w *watcher) enqueueLocked(e *liveEvent) bool {
 	}
 	w.queue = append(w.queue, queued{rev: rev, events: events, bytes: size})
 	w.bytes += size
+	w.group.s.hub.queued += len(events)
 	w.settleLocked()
 	return true
 }
@@ -152,17 +155,40 @@ func (w *watcher) enqueueLocked(e *liveEvent) bool {
 // once its queue is empty. The caller takes it out of the hub. hub.mu must be
 // held.
 func (w *watcher) lagLocked(next int64) {
-	w.state, w.next = watcherLagging, next
+	w.becomeLocked(watcherLagging)
+	w.next = next
 	w.settleLocked()
 }
 
 // syncLocked makes the watcher, which has had everything up to the store's
 // revision, one that is offered changes from next on. hub.mu must be held.
 func (w *watcher) syncLocked() {
-	w.state, w.min = watcherSynced, w.next
+	w.becomeLocked(watcherSynced)
+	w.min = w.next
 	if !w.span.Empty() {
 		w.group.s.hub.addLocked(w)
 	}
+}
+
+// becomeLocked changes the watcher's state. hub.mu must be held.
+func (w *watcher) becomeLocked(state watcherState) {
+	h := &w.group.s.hub
+	if w.state == watcherLagging {
+		h.lagging--
+	}
+	if state == watcherLagging {
+		h.lagging++
+	}
+	w.state = state
+}
+
+// events returns the number of events in the queue. hub.mu must be held.
+func (w *watcher) events() int {
+	n := 0
+	for i := range w.queue {
+		n += len(w.queue[i].events)
+	}
+	return n
 }
 
 // settleLocked brings the group's accounts in line with the watcher's state.
@@ -190,6 +216,7 @@ func (w *watcher) takeLocked() WatchBatch {
 	q := w.queue[0]
 	w.queue[0] = queued{}
 	w.bytes -= q.bytes
+	w.group.s.hub.queued -= len(q.events)
 	switch {
 	case len(w.queue) > 1:
 		w.queue = w.queue[1:]

@@ -92,7 +92,8 @@ func (s *Store) NewWriter(b *pebble.Batch, leases Leases) *Writer {
 	w.pending.base = st.rev
 	w.reader = reader{
 		db: s.db, layout: s.layout, cur: s.cur, births: s.births,
-		rev: st.rev, top: st.rev, compact: st.compact, floor: st.compact, pending: &w.pending,
+		rev: st.rev, top: st.rev, compact: st.compact, floor: st.compact,
+		pending: &w.pending, counters: &s.counters,
 	}
 	return w
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/keys"
-	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -122,17 +121,4 @@ func (r *Router) atLeader(ctx context.Context, d *shard.Data, fn func(context.Co
 // confirm proves that what this node has applied of d is the newest.
 func (r *Router) confirm(ctx context.Context, d *shard.Data) error {
 	return r.atLeader(ctx, d, d.Replica().Confirm)
-}
-
-// view calls fn with the newest state of d, again if that state was replaced by a
-// snapshot meanwhile.
-func view(d *shard.Data, fn func(*mvcc.View) error) error {
-	for {
-		v := d.Store().View()
-		err := fn(v)
-		v.Close()
-		if !errors.Is(err, mvcc.ErrReplaced) {
-			return err
-		}
-	}
 }

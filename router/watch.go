@@ -275,9 +275,9 @@ func (p *progress) merged(m *merged) {
 	}
 }
 
-func (p *progress) result(any bool) (rev int64, ok, later bool) {
+func (p *progress) result(watched bool) (rev int64, ok, later bool) {
 	switch {
-	case !any || p.never:
+	case !watched || p.never:
 		return 0, false, false
 	case p.later || p.rev < 0:
 		return 0, false, p.later

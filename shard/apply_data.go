@@ -62,7 +62,30 @@ func (r *dataRun) Command(c Command, want bool) (result any, rejected, failed er
 
 // command applies one command that the fence lets pass.
 func (r *dataRun) command(c Command, want bool) (result any, rejected, failed error) {
-	var err error
+	switch c.Kind { //nolint:exhaustive // run has the others
+	case kindGuarded:
+		return r.guarded(c, want)
+	case kindAttached:
+		return r.attached(c, want)
+	}
+	result, err := r.run(c, want)
+	switch {
+	case r.failed != nil:
+		return nil, nil, r.failed
+	case err == nil:
+		return result, nil, nil
+	case r.undecided && errors.Is(err, mvcc.ErrLeaseNotFound):
+		return nil, errUndecided, nil
+	case mvcc.Rejected(err), errors.Is(err, lease.ErrExists), errors.Is(err, lease.ErrNotFound),
+		errors.Is(err, lease.ErrEnding), errors.Is(err, ErrNotApplied):
+		return nil, err, nil
+	default:
+		return nil, nil, err
+	}
+}
+
+// run runs one command without anything around it.
+func (r *dataRun) run(c Command, want bool) (result any, err error) {
 	switch c.Kind {
 	case KindPut:
 		result, err = applyOwned(r, c, want, new(pb.PutRequest), r.w.Put)
@@ -82,12 +105,8 @@ func (r *dataRun) command(c Command, want bool) (result any, rejected, failed er
 		err = r.aging(c.Payload)
 	case kindLeaseFresh:
 		err = r.fresh(c.Payload)
-	case kindGuarded:
-		return r.guarded(c, want)
 	case kindFence:
 		err = r.raise(c.Payload)
-	case kindAttached:
-		return r.attached(c, want)
 	case kindLeaseRegister:
 		result, err = r.register(c.Payload)
 	case kindLeaseDrop:
@@ -102,22 +121,12 @@ func (r *dataRun) command(c Command, want bool) (result any, rejected, failed er
 		result, err = r.order()
 	case kindSweep:
 		err = r.sweep(c.Payload)
+	case kindGuarded, kindAttached:
+		fallthrough
 	default:
 		err = fmt.Errorf("%w: %d", errUnknownKind, c.Kind)
 	}
-	switch {
-	case r.failed != nil:
-		return nil, nil, r.failed
-	case err == nil:
-		return result, nil, nil
-	case r.undecided && errors.Is(err, mvcc.ErrLeaseNotFound):
-		return nil, errUndecided, nil
-	case mvcc.Rejected(err), errors.Is(err, lease.ErrExists), errors.Is(err, lease.ErrNotFound),
-		errors.Is(err, lease.ErrEnding), errors.Is(err, ErrNotApplied):
-		return nil, err, nil
-	default:
-		return nil, nil, err
-	}
+	return result, err
 }
 
 // apply decodes the command's request and runs it.

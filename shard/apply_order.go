@@ -23,19 +23,18 @@ var (
 
 // numbers returns how many numbers a command of an ordered shard takes.
 func numbers(k Kind, payload []byte) (int, error) {
-	switch k {
-	case KindPut, KindDeleteRange, KindTxn, KindLeaseRevoke, kindGuarded, kindAttached:
-		return 1, nil
-	case kindLeaseExpire, kindLeaseDrop:
+	if k == kindLeaseExpire || k == kindLeaseDrop {
 		n := 0
 		err := eachLeaseRef(payload, func(leaseRef) error {
 			n++
 			return nil
 		})
 		return n, err
-	default:
-		return 0, nil
 	}
+	if fenced(k) || k == kindGuarded {
+		return 1, nil
+	}
+	return 0, nil
 }
 
 // place gives a command its place in the order of revisions, or says why it has

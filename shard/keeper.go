@@ -118,7 +118,7 @@ func (k *keeper) expire(c *lease.Clock) {
 			return
 		}
 		for _, id := range ids {
-			if rec, ok := k.d.leases.Get(id); c.Ending(id) && !(ok && rec.Ending) {
+			if rec, ok := k.d.leases.Get(id); c.Ending(id) && (!ok || !rec.Ending) {
 				c.Withdraw(id)
 			}
 		}

@@ -70,19 +70,28 @@ var operations = map[Kind]string{
 	KindPut: "Put", KindDeleteRange: "DeleteRange", KindTxn: "Txn", KindCompact: "Compaction",
 	KindLeaseGrant: "LeaseGrant", KindLeaseRevoke: "LeaseRevoke", kindLeaseExpire: "LeaseRevoke",
 	kindLeaseAging: "LeaseCheckpoint", kindLeaseFresh: "LeaseCheckpoint",
-	kindGuarded: "", kindFence: "",
+	kindLeaseDrop: "LeaseRevoke",
+	// etcd has none of these.
+	kindGuarded: "", kindFence: "", kindBirth: "", kindOrder: "", kindSweep: "", kindAttached: "",
+	kindLeaseRegister: "", kindLeaseForget: "", kindBury: "",
 }
 
 // operation returns the name of a command, or nothing for one that etcd has not.
 func (d *Data) operation(c Command) string {
-	if c.Kind != kindGuarded {
-		return operations[c.Kind]
+	for c.Kind == kindGuarded || c.Kind == kindAttached {
+		var rest []byte
+		var err error
+		if c.Kind == kindGuarded {
+			_, rest, err = cutGuard(c.Payload)
+		} else {
+			_, rest, err = cutVerdicts(c.Payload)
+		}
+		if err != nil || len(rest) == 0 {
+			return ""
+		}
+		c.Kind, c.Payload = Kind(rest[0]), rest[1:]
 	}
-	_, rest, err := cutGuard(c.Payload)
-	if err != nil || len(rest) == 0 {
-		return ""
-	}
-	return operations[Kind(rest[0])]
+	return operations[c.Kind]
 }
 
 // Pending returns the number of commands that wait for the log or are under way.

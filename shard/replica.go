@@ -39,7 +39,7 @@ type Replica struct {
 	// kick wakes the proposer.
 	kick chan struct{}
 	// ctx ends when the replica is closed.
-	ctx    context.Context
+	ctx    context.Context //nolint:containedctx // lives as long as the replica
 	cancel context.CancelFunc
 
 	mu sync.Mutex

@@ -18,6 +18,10 @@ type Config struct {
 	// ListenClientURLs are where clients are served, ListenPeerURLs where nodes
 	// are. Their hosts are addresses or "localhost".
 	ListenClientURLs, ListenPeerURLs types.URLs
+	// ListenHTTPURLs are where clients are served by HTTP; where there are any, the
+	// client URLs are gRPC's alone. ListenMetricsURLs are where metrics and health
+	// checks are served beside that.
+	ListenHTTPURLs, ListenMetricsURLs types.URLs
 	// AdvertiseClientURLs and AdvertisePeerURLs are what others are told to dial.
 	AdvertiseClientURLs, AdvertisePeerURLs types.URLs
 	// ReusePort and ReuseAddress are socket options of every listener.

@@ -53,21 +53,8 @@ func (c *Config) finish(made map[string]string) error {
 }
 
 func (c *Config) checkURLs() error {
-	for _, l := range []struct {
-		flag string
-		urls types.URLs
-	}{
-		{"--listen-client-urls", c.ListenClientURLs},
-		{"--listen-peer-urls", c.ListenPeerURLs},
-	} {
-		if len(l.urls) == 0 {
-			return fmt.Errorf("%s is empty", l.flag)
-		}
-		for _, u := range l.urls {
-			if err := checkListen(u); err != nil {
-				return fmt.Errorf("invalid value %q for %s: %w", u.String(), l.flag, err)
-			}
-		}
+	if err := c.checkListens(); err != nil {
+		return err
 	}
 	for _, u := range c.ListenPeerURLs {
 		if secure(u) {
@@ -94,6 +81,50 @@ func (c *Config) checkURLs() error {
 }
 
 // secure reports whether a URL is one of TLS.
+// listens are the URLs to listen on, of which only optional ones may be none.
+type listens struct {
+	flag     string
+	urls     types.URLs
+	optional bool
+}
+
+// clientListens are those for clients.
+func (c *Config) clientListens() []listens {
+	return []listens{
+		{"--listen-client-urls", c.ListenClientURLs, false},
+		{"--listen-client-http-urls", c.ListenHTTPURLs, true},
+		{"--listen-metrics-urls", c.ListenMetricsURLs, true},
+	}
+}
+
+// checkListens checks each URL to listen on, and that none is to serve two things.
+func (c *Config) checkListens() error {
+	for _, l := range append(c.clientListens(), listens{"--listen-peer-urls", c.ListenPeerURLs, false}) {
+		if len(l.urls) == 0 && !l.optional {
+			return fmt.Errorf("%s is empty", l.flag)
+		}
+		for _, u := range l.urls {
+			if err := checkListen(u); err != nil {
+				return fmt.Errorf("invalid value %q for %s: %w", u.String(), l.flag, err)
+			}
+		}
+	}
+	taken := make(map[string]string)
+	for _, l := range c.clientListens() {
+		for _, u := range l.urls {
+			at := u.Host + u.Path
+			if other, ok := taken[at]; ok && other != l.flag && u.Port() != anyPort {
+				return fmt.Errorf("%s and %s both have %s", other, l.flag, u.String())
+			}
+			taken[at] = l.flag
+		}
+	}
+	return nil
+}
+
+// anyPort is the port of which the system makes a free one.
+const anyPort = "0"
+
 func secure(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
 
 // hasHost reports whether the scheme is one of network addresses, not of files.

@@ -44,7 +44,6 @@ const (
 	idleDiscovery = "this version finds no nodes by discovery"
 	idleTracing   = "this version sends no traces"
 	idleOne       = "this version runs clusters of one node"
-	idlePort      = "HTTP, metrics and health share the client port"
 	idleHash      = "replicas are not compared in the background"
 	idleSlow      = "slow requests are not logged"
 	idleAlways    = "it is always so here"
@@ -81,7 +80,8 @@ func (c *Config) memberOptions() []option {
 	return []option{
 		{name: "name", value: text(&c.Name), help: "Name of this node, unique in the cluster"},
 		{name: "data-dir", value: text(&c.DataDir), help: "Directory that the node keeps everything in (default: <name>.latchkey)"},
-		{name: "listen-client-urls", value: urls(&c.ListenClientURLs), help: "URLs to serve clients on, gRPC and HTTP"},
+		{name: "listen-client-urls", value: urls(&c.ListenClientURLs), help: "URLs to serve clients on, gRPC and HTTP; gRPC alone where --listen-client-http-urls is given"},
+		{name: "listen-client-http-urls", value: urls(&c.ListenHTTPURLs), help: "URLs to serve clients on by HTTP, without gRPC"},
 		{name: "listen-peer-urls", value: urls(&c.ListenPeerURLs), help: "URLs to serve other nodes on"},
 		{name: "heartbeat-interval", value: milliseconds(&c.HeartbeatInterval), help: "Milliseconds between two heartbeats of a leader"},
 		{name: "election-timeout", value: milliseconds(&c.ElectionTimeout), help: "Milliseconds without heartbeats after which an election begins; at least five heartbeat intervals, at most 50000"},
@@ -94,7 +94,6 @@ func (c *Config) memberOptions() []option {
 		{name: "max-snapshots", value: unreadNumber[uint](5, math.MaxUint), idle: idleLog},
 		{name: "max-wals", value: unreadNumber[uint](5, math.MaxUint), idle: idleLog},
 		{name: "initial-election-tick-advance", value: unreadToggle(true), idle: idleOne},
-		{name: "listen-client-http-urls", value: unreadURLs(nil), idle: idlePort},
 		{name: "enable-grpc-gateway", value: toggle(&c.EnableGateway), help: "Serve the JSON API under /v3"},
 	}
 }
@@ -181,7 +180,7 @@ func (c *Config) monitoringOptions() []option {
 	return []option{
 		{name: "enable-pprof", value: toggle(&c.EnablePprof), help: "Serve profiles under /debug/pprof/ of the client URLs"},
 		{name: "metrics", value: choice(&c.Metrics, BasicMetrics, ExtensiveMetrics), help: "Detail of the metrics; extensive adds histograms of calls"},
-		{name: "listen-metrics-urls", value: unreadURLs(nil), idle: idlePort},
+		{name: "listen-metrics-urls", value: urls(&c.ListenMetricsURLs), help: "URLs to serve metrics and health checks on, beside those of HTTP"},
 		{name: "warning-unary-request-duration", value: unreadDuration(300 * time.Millisecond), idle: idleSlow},
 		{name: "warning-apply-duration", value: unreadDuration(100 * time.Millisecond), idle: idleSlow},
 		{name: "enable-distributed-tracing", value: unreadToggle(false), idle: idleTracing},

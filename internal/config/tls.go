@@ -70,14 +70,16 @@ func (c *Config) checkTLS(made map[string]string) error {
 		return errors.New("--cipher-suites cannot be set where --tls-min-version leaves nothing but TLS1.3")
 	}
 	var plain []string
-	for _, u := range c.ListenClientURLs {
-		switch {
-		case !secure(u):
-			plain = append(plain, u.String())
-		case !t.Given():
-			return fmt.Errorf("--cert-file and --key-file, or --auto-tls, are required for --listen-client-urls %s", u.String())
-		case (t.CertFile == "") != (t.KeyFile == ""):
-			return errors.New("--cert-file and --key-file must be given together")
+	for _, l := range c.clientListens() {
+		for _, u := range l.urls {
+			switch {
+			case !secure(u):
+				plain = append(plain, u.String())
+			case !t.Given():
+				return fmt.Errorf("--cert-file and --key-file, or --auto-tls, are required for %s %s", l.flag, u.String())
+			case (t.CertFile == "") != (t.KeyFile == ""):
+				return errors.New("--cert-file and --key-file must be given together")
+			}
 		}
 	}
 	if setting := cmp.Or(made["cert-file"], made["key-file"]); setting != "" && len(plain) > 0 {

@@ -281,8 +281,6 @@ func unreadChoice(words ...string) value {
 	return choice(&chosen, words...)
 }
 
-func unreadURLs(p types.URLs) value { return urls(&p) }
-
 // anything is a setting of which nothing is known but that it exists.
 type anything struct{}
 

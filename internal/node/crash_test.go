@@ -34,11 +34,14 @@ func (c *crashable) start() {
 	c.node = startNode(c.t, c.state, c.raft)
 }
 
-func startNode(t *testing.T, state vfs.FS, raft raftvfs.FS) *Node {
+func startNode(t *testing.T, state vfs.FS, raft raftvfs.FS, change ...func(*config.Config)) *Node {
 	t.Helper()
 	cfg, err := config.Parse([]string{"--data-dir", "/latchkey"}, nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range change {
+		f(cfg)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/pkg/v3/runtime"
 
+	"github.com/latchkey-db/latchkey/api"
 	"github.com/latchkey-db/latchkey/internal/config"
 )
 
@@ -23,7 +26,9 @@ const reservedFiles = 1200
 type listener struct {
 	net.Listener
 
-	// secure is set where they are served over TLS.
+	// traffic is what is served on it.
+	traffic api.Traffic
+	// secure is set where that is over TLS.
 	secure bool
 }
 
@@ -36,28 +41,52 @@ func plain(all []net.Listener) []listener {
 	return listeners
 }
 
-// listen opens the listeners for clients.
+// listen opens the listeners for clients: those of the client URLs, then those of
+// HTTP and of metrics alone. URLs of HTTP take it from the client URLs.
 func listen(c *config.Config) ([]listener, error) {
+	clients := api.AllTraffic
+	if len(c.ListenHTTPURLs) > 0 {
+		clients = api.GRPCTraffic
+	}
 	var listeners []listener
-	for _, u := range c.ListenClientURLs {
-		addr := u.Host
-		if u.Scheme == "unix" || u.Scheme == "unixs" {
-			addr = u.Host + u.Path
-		}
-		l, err := transport.NewListenerWithOpts(addr, u.Scheme, transport.WithSkipTLSInfoCheck(true),
-			transport.WithSocketOpts(&transport.SocketOpts{ReusePort: c.ReusePort, ReuseAddress: c.ReuseAddress}))
-		if err != nil {
-			for _, open := range listeners {
-				_ = open.Close()
+	for _, group := range []struct {
+		urls    types.URLs
+		traffic api.Traffic
+	}{
+		{c.ListenClientURLs, clients},
+		{c.ListenHTTPURLs, api.HTTPTraffic},
+		{c.ListenMetricsURLs, api.MetricsTraffic},
+	} {
+		for _, u := range group.urls {
+			l, err := listenOn(c, u)
+			if err != nil {
+				for _, open := range listeners {
+					_ = open.Close()
+				}
+				return nil, fmt.Errorf("%w on %s: %w", ErrListen, u.String(), err)
 			}
-			return nil, fmt.Errorf("%w on %s: %w", ErrListen, u.String(), err)
+			l.traffic = group.traffic
+			listeners = append(listeners, l)
 		}
-		if most := maxConns(); most > 0 {
-			l = transport.LimitListener(l, most)
-		}
-		listeners = append(listeners, listener{Listener: l, secure: u.Scheme == "https" || u.Scheme == "unixs"})
 	}
 	return listeners, nil
+}
+
+// listenOn opens the listener of one URL.
+func listenOn(c *config.Config, u url.URL) (listener, error) {
+	addr := u.Host
+	if u.Scheme == "unix" || u.Scheme == "unixs" {
+		addr = u.Host + u.Path
+	}
+	l, err := transport.NewListenerWithOpts(addr, u.Scheme, transport.WithSkipTLSInfoCheck(true),
+		transport.WithSocketOpts(&transport.SocketOpts{ReusePort: c.ReusePort, ReuseAddress: c.ReuseAddress}))
+	if err != nil {
+		return listener{}, err
+	}
+	if most := maxConns(); most > 0 {
+		l = transport.LimitListener(l, most)
+	}
+	return listener{Listener: l, secure: u.Scheme == "https" || u.Scheme == "unixs"}, nil
 }
 
 // maxConns is how many connections a listener holds at a time: what the files of

@@ -62,6 +62,7 @@ type Node struct {
 	router    *router.Router
 	server    *api.Server
 	compactor *compactor.Compactor
+	metrics   *metrics
 	disk      *diskWatch
 	sweeping  *sweeping
 	// failed has room for the first failure; it is never closed.
@@ -82,7 +83,7 @@ const startTimeout = time.Minute
 // Start starts a node and returns when it serves.
 func Start(o Options) (n *Node, err error) {
 	n = &Node{log: o.Log, listeners: plain(o.Listeners), shards: make(map[uint64]*shard.Data), failed: make(chan error, 1), served: make(chan struct{})}
-	n.spool = os.TempDir
+	n.spool, n.metrics = os.TempDir, newMetrics()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -231,7 +232,7 @@ func (n *Node) openHosts(o *Options) error {
 			DeploymentID: id.DeploymentID, LogShards: logs,
 			Tick: tick, HeartbeatTicks: 1, ElectionTicks: ticks,
 			DB: n.state, Syncer: syncer, StateFS: o.StateFS, TempDir: n.dir.Temp(), RaftFS: o.RaftFS,
-			Log: o.Log,
+			Observer: n.metrics, Log: o.Log,
 		})
 	}
 	var err error
@@ -333,14 +334,16 @@ func (n *Node) openServer(o *Options) error {
 	for _, d := range n.shards {
 		d.Connect(n.router)
 	}
-	metrics := newMetrics()
+	if err := n.metrics.follow(n.cluster.Replica(), n.shards); err != nil {
+		return err
+	}
 	view := services{Router: n.router, node: n}
 	var err error
 	n.server, err = api.NewServer(api.Config{
 		Store: n.router, Leases: n.router, Watches: view, Cluster: n.cluster, Maintenance: view,
 		Users: n.router, Tokens: n.tokens, BcryptCost: c.BcryptCost, CertificateUsers: c.ClientTLS.ClientCertAuth,
 		DisableGateway: !c.EnableGateway, AllowedOrigins: c.CORS, AllowedHosts: c.HostWhitelist,
-		Log: o.Log, Metrics: metrics, SnapshotDir: n.spool(),
+		Log: o.Log, Metrics: n.metrics.registry, SnapshotDir: n.spool(),
 		MaxTxnOps: c.MaxTxnOps, MaxRequestBytes: c.MaxRequestBytes, MaxConcurrentStreams: c.MaxConcurrentStreams,
 		QuotaBytes: c.QuotaBytes, ElectionTimeout: c.ElectionTimeout, RequestTimeout: requestTimeout(c),
 		ProgressInterval: c.ProgressInterval, PingMinTime: c.PingMinTime, PingInterval: c.PingInterval,
@@ -378,12 +381,13 @@ func (n *Node) fail(err error) {
 
 func (n *Node) serveListener(l listener) error {
 	if l.secure {
-		return n.server.ServeTLS(l, n.tls)
+		return n.server.ServeTLS(l, l.traffic, n.tls)
 	}
-	return n.server.Serve(l)
+	return n.server.Serve(l, l.traffic)
 }
 
-// Addrs returns the addresses that clients are served on.
+// Addrs returns the addresses that clients are served on: those of the client URLs,
+// then those of HTTP and of metrics alone.
 func (n *Node) Addrs() []net.Addr {
 	addrs := make([]net.Addr, 0, len(n.listeners))
 	for _, l := range n.listeners {

@@ -13,6 +13,7 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/tlsutil"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/etcdlog"
@@ -21,8 +22,10 @@ import (
 // openTLS makes ready what clients are served with over TLS, where any are.
 func (n *Node) openTLS(o *Options) error {
 	var hosts []string
-	for _, u := range o.Config.ListenClientURLs {
-		hosts = append(hosts, u.Host)
+	for _, urls := range []types.URLs{o.Config.ListenClientURLs, o.Config.ListenHTTPURLs, o.Config.ListenMetricsURLs} {
+		for _, u := range urls {
+			hosts = append(hosts, u.Host)
+		}
 	}
 	for _, l := range n.listeners {
 		if !l.secure {

@@ -5,23 +5,10 @@ import (
 	"context"
 	"math"
 	"slices"
-	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/emptypb"
 )
-
-// refusal is a request that both servers must refuse alike.
-type refusal struct {
-	name string
-	call func(ctx context.Context, s *server) error
-	code codes.Code
-	text string
-}
 
 func rangeRefused(name string, r *pb.RangeRequest, code codes.Code, text string) refusal {
 	return refusal{"Range: " + name, func(ctx context.Context, s *server) error {
@@ -66,20 +53,6 @@ func compactRefused(name string, r *pb.CompactionRequest, code codes.Code, text 
 	return refusal{"Compact: " + name, func(ctx context.Context, s *server) error {
 		_, err := s.kv.Compact(ctx, r)
 		return err
-	}, code, text}
-}
-
-func grantRefused(name string, r *pb.LeaseGrantRequest, code codes.Code, text string) refusal {
-	return refusal{"LeaseGrant: " + name, func(ctx context.Context, s *server) error {
-		_, err := s.lease.LeaseGrant(ctx, r)
-		return err
-	}, code, text}
-}
-
-// invoked calls a method by its name.
-func invoked(name, method string, code codes.Code, text string) refusal {
-	return refusal{name, func(ctx context.Context, s *server) error {
-		return s.conn.Invoke(ctx, method, &emptypb.Empty{}, &emptypb.Empty{})
 	}, code, text}
 }
 
@@ -246,121 +219,5 @@ func txnRefusals() []refusal {
 		txnRefused("negative revision", &pb.TxnRequest{Success: ops(asRange(&pb.RangeRequest{Key: keyA, Revision: -1}))}, codes.OutOfRange, compacted),
 		txnRefused("keep the value of a key put before", &pb.TxnRequest{Success: ops(
 			setAt("none"), asTxn(&pb.TxnRequest{Success: ops(asPut(&pb.PutRequest{Key: []byte("other"), IgnoreValue: true}))}))}, invalid, keyUnknown),
-	}
-}
-
-func otherRefusals() []refusal {
-	const failed = codes.FailedPrecondition
-	return []refusal{
-		grantRefused("id in use", &pb.LeaseGrantRequest{ID: 7, TTL: 100}, failed, leaseExists),
-		grantRefused("id in use, too long", &pb.LeaseGrantRequest{ID: 7, TTL: maxLeaseTTL + 1}, codes.OutOfRange, ttlTooLong),
-		grantRefused("too long", &pb.LeaseGrantRequest{TTL: math.MaxInt64}, codes.OutOfRange, ttlTooLong),
-		{"LeaseRevoke: unknown", func(ctx context.Context, s *server) error {
-			_, err := s.lease.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: 99})
-			return err
-		}, codes.NotFound, noLease},
-		{"LeaseRevoke: none", func(ctx context.Context, s *server) error {
-			_, err := s.lease.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{})
-			return err
-		}, codes.NotFound, noLease},
-		{"HashKV: future", func(ctx context.Context, s *server) error {
-			_, err := s.maint.HashKV(ctx, &pb.HashKVRequest{Revision: futureRevision})
-			return err
-		}, codes.OutOfRange, future},
-		{"HashKV: compacted", func(ctx context.Context, s *server) error {
-			_, err := s.maint.HashKV(ctx, &pb.HashKVRequest{Revision: goneRevision})
-			return err
-		}, codes.OutOfRange, compacted},
-		{"MoveLeader: to nobody", func(ctx context.Context, s *server) error {
-			_, err := s.maint.MoveLeader(ctx, &pb.MoveLeaderRequest{TargetID: 1})
-			return err
-		}, failed, "etcdserver: bad leader transferee"},
-		{"Downgrade: no version", func(ctx context.Context, s *server) error {
-			_, err := s.maint.Downgrade(ctx, &pb.DowngradeRequest{Action: pb.DowngradeRequest_VALIDATE})
-			return err
-		}, codes.InvalidArgument, "etcdserver: wrong downgrade target version format"},
-		{"Downgrade: too far", func(ctx context.Context, s *server) error {
-			_, err := s.maint.Downgrade(ctx, &pb.DowngradeRequest{Action: pb.DowngradeRequest_ENABLE, Version: "3.5.0"})
-			return err
-		}, codes.InvalidArgument, "etcdserver: invalid downgrade target version"},
-		{"Downgrade: unknown action", func(ctx context.Context, s *server) error {
-			_, err := s.maint.Downgrade(ctx, &pb.DowngradeRequest{Action: 9})
-			return err
-		}, codes.Unknown, "etcdserver: unknown method"},
-		{"MemberRemove: unknown", func(ctx context.Context, s *server) error {
-			_, err := s.cluster.MemberRemove(ctx, &pb.MemberRemoveRequest{ID: 1})
-			return err
-		}, codes.NotFound, "etcdserver: member not found"},
-		{"MemberUpdate: unknown", func(ctx context.Context, s *server) error {
-			_, err := s.cluster.MemberUpdate(ctx, &pb.MemberUpdateRequest{ID: 1, PeerURLs: []string{"http://localhost:1"}})
-			return err
-		}, codes.NotFound, "etcdserver: member not found"},
-		{"MemberPromote: unknown", func(ctx context.Context, s *server) error {
-			_, err := s.cluster.MemberPromote(ctx, &pb.MemberPromoteRequest{ID: 1})
-			return err
-		}, codes.NotFound, "etcdserver: member not found"},
-		{"MemberAdd: no URL", func(ctx context.Context, s *server) error {
-			_, err := s.cluster.MemberAdd(ctx, &pb.MemberAddRequest{})
-			return err
-		}, codes.InvalidArgument, "etcdserver: given member URLs are invalid"},
-		{"MemberAdd: URL in use", func(ctx context.Context, s *server) error {
-			_, err := s.cluster.MemberAdd(ctx, &pb.MemberAddRequest{PeerURLs: []string{advertisePeer}})
-			return err
-		}, failed, "etcdserver: Peer URLs already exists"},
-		{"Authenticate: off", func(ctx context.Context, s *server) error {
-			_, err := s.auth.Authenticate(ctx, &pb.AuthenticateRequest{Name: "root", Password: "x"})
-			return err
-		}, failed, "etcdserver: authentication is not enabled"},
-		invoked("unknown method", "/etcdserverpb.KV/Nothing", codes.Unimplemented, "unknown method Nothing for service etcdserverpb.KV"),
-		invoked("unknown service", "/etcdserverpb.Nothing/Range", codes.Unimplemented, "unknown service etcdserverpb.Nothing"),
-	}
-}
-
-// TestRefusedAlike sends requests with one fault, and with two, of which the first by
-// etcd's order of judging counts.
-func TestRefusedAlike(t *testing.T) {
-	servers := []*server{startEtcd(t, "etcd"), startLatchkey(t)}
-	for _, s := range servers {
-		seedRefusals(t, s)
-	}
-	for _, r := range slices.Concat(rangeRefusals(), writeRefusals(), txnRefusals(), otherRefusals()) {
-		t.Run(r.name, func(t *testing.T) {
-			for _, s := range servers {
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				got := status.Convert(r.call(ctx, s))
-				cancel()
-				if got.Code() != r.code || got.Message() != r.text || len(got.Details()) > 0 {
-					t.Errorf("%s: %v: %q, want %v: %q", s.name, got.Code(), got.Message(), r.code, r.text)
-				}
-			}
-		})
-	}
-	after := make([]proto.Message, len(servers))
-	for i, s := range servers {
-		resp, err := s.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}, grpc.WaitForReady(true))
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Header = &pb.ResponseHeader{Revision: resp.GetHeader().GetRevision()}
-		after[i] = resp
-	}
-	if text := diff(after[0], after[1]); text != "" {
-		t.Errorf("after refusals the servers differ: %s", text)
-	}
-}
-
-// seedRefusals brings a fresh server to revision 6, compacted at 3, with lease 7.
-func seedRefusals(t *testing.T, s *server) {
-	t.Helper()
-	if _, err := s.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: 7, TTL: longTTL}); err != nil {
-		t.Fatal(err)
-	}
-	for range 5 {
-		if _, err := s.kv.Put(t.Context(), &pb.PutRequest{Key: keyA, Lease: 7}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := s.kv.Compact(t.Context(), &pb.CompactionRequest{Revision: goneRevision + 1}); err != nil {
-		t.Fatal(err)
 	}
 }
