@@ -83,7 +83,7 @@ func (c *closer) run() {
 func (c *closer) ask(d *shard.Data, rev int64) {
 	ctx, cancel := context.WithTimeout(c.ctx, closeAttempt)
 	defer cancel()
-	err := d.Replica().AtLeader(ctx, func(ctx context.Context) error { return d.Promise(ctx, rev, nil) })
+	err := c.r.promised(ctx, d, rev, nil)
 	if err != nil && !errors.Is(err, shard.ErrStopped) {
 		c.want(d, rev)
 	}

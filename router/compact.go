@@ -67,7 +67,7 @@ func (r *Router) SweepTo(ctx context.Context, rev int64) error {
 			continue
 		}
 		g.Go(func() error {
-			return r.atLeader(ctx, d, func(ctx context.Context) error { return d.SweepTo(ctx, rev) })
+			return r.atLeader(ctx, d, func(ctx context.Context, l Leader) error { return l.SweepTo(ctx, rev) })
 		})
 	}
 	return g.Wait()

@@ -210,13 +210,13 @@ func (a access) command(kind shard.Kind, req proto.Message, leases ...int64) com
 
 // write puts a command through the log of d.
 func write[Response interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, r *Router, d *shard.Data, c command) (resp Response, err error) {
-	err = r.atLeader(ctx, d, func(ctx context.Context) error {
+	err = r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
 		var result any
 		var err error
 		if c.guard != nil {
-			result, err = d.WriteGuarded(ctx, c.guard, c.kind, c.request)
+			result, err = l.WriteGuarded(ctx, c.guard, c.kind, c.request)
 		} else {
-			result, err = d.Write(ctx, c.kind, c.request)
+			result, err = l.Write(ctx, c.kind, c.request)
 		}
 		if err != nil {
 			return c.access.refused(err)

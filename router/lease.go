@@ -59,7 +59,7 @@ func (r *Router) grant(ctx context.Context, id, ttl int64) (*pb.LeaseGrantRespon
 
 // awaitEnded waits until the lease whose end is under way is gone.
 func (r *Router) awaitEnded(ctx context.Context, d *shard.Data, id int64) error {
-	return r.atLeader(ctx, d, func(ctx context.Context) error { return d.AwaitEnded(ctx, id) })
+	return r.atLeader(ctx, d, func(ctx context.Context, l Leader) error { return l.AwaitEnded(ctx, id) })
 }
 
 // LeaseRevoke ends a lease and deletes its keys.
@@ -105,8 +105,8 @@ func (r *Router) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveRe
 		return nil, err
 	}
 	resp := &pb.LeaseKeepAliveResponse{Header: r.header(), ID: id}
-	err = r.atLeader(ctx, d, func(ctx context.Context) error {
-		resp.TTL, err = d.Renew(ctx, id)
+	err = r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
+		resp.TTL, err = l.Renew(ctx, id)
 		return err
 	})
 	return resp, err
@@ -147,8 +147,8 @@ func (r *Router) life(ctx context.Context, d *shard.Data, req *pb.LeaseTimeToLiv
 	ordered := d.Shape().Ordered
 	for {
 		found := false
-		err = r.atLeader(ctx, d, func(ctx context.Context) error {
-			life, found, err = d.TimeToLive(ctx, req.ID, req.Keys && !ordered)
+		err = r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
+			life, found, err = l.TimeToLive(ctx, req.ID, req.Keys && !ordered)
 			return err
 		})
 		switch {
@@ -164,7 +164,7 @@ func (r *Router) life(ctx context.Context, d *shard.Data, req *pb.LeaseTimeToLiv
 		case !req.Keys || !ordered:
 			return life, nil
 		}
-		life.Keys, err = r.attachedKeys(ctx, d, req.ID)
+		life.Keys, err = r.attachedKeys(ctx, d, life)
 		if !errors.Is(err, errLookAgain) && !errors.Is(err, mvcc.ErrReplaced) {
 			return life, err
 		}
@@ -172,21 +172,23 @@ func (r *Router) life(ctx context.Context, d *shard.Data, req *pb.LeaseTimeToLiv
 }
 
 // attachedKeys returns the keys that hang on a lease at one revision, in order.
-func (r *Router) attachedKeys(ctx context.Context, d *shard.Data, id int64) ([][]byte, error) {
+func (r *Router) attachedKeys(ctx context.Context, d *shard.Data, life shard.LeaseLife) ([][]byte, error) {
 	now, err := r.order.Newest(ctx)
 	if err != nil {
 		return nil, err
 	}
-	holders := make(map[*shard.Data][]keys.Span)
-	for _, h := range r.holders(d, id) {
-		holders[h] = nil
+	holders := map[*shard.Data][]keys.Span{d: nil}
+	for _, id := range life.Holders {
+		if h := r.shards[id]; h != nil {
+			holders[h] = nil
+		}
 	}
 	if err := r.promise(ctx, holders, now.Newest); err != nil {
 		return nil, err
 	}
 	var all [][]byte
 	for h := range holders {
-		attached, err := h.AttachedAt(ctx, id, now.Newest)
+		attached, err := h.AttachedAt(ctx, life.ID, now.Newest)
 		switch {
 		case errors.Is(err, mvcc.ErrCompacted):
 			return nil, errLookAgain
@@ -251,8 +253,8 @@ func (r *Router) Register(ctx context.Context, id int64, shardID uint64) (incarn
 	if err != nil {
 		return 0, err
 	}
-	err = r.atLeader(ctx, home, func(ctx context.Context) error {
-		incarnation, err = home.Register(ctx, id, shardID)
+	err = r.atLeader(ctx, home, func(ctx context.Context, l Leader) error {
+		incarnation, err = l.Register(ctx, id, shardID)
 		return err
 	})
 	if errors.Is(err, lease.ErrEnding) {
@@ -267,7 +269,7 @@ func (r *Router) Drop(ctx context.Context, shardID uint64, ended []lease.Ref) er
 	if d == nil {
 		return errUnplaced
 	}
-	return r.atLeader(ctx, d, func(ctx context.Context) error { return d.Drop(ctx, ended) })
+	return r.atLeader(ctx, d, func(ctx context.Context, l Leader) error { return l.Drop(ctx, ended) })
 }
 
 // attached reports whether the sender may hear of the keys of a lease.

@@ -144,7 +144,7 @@ func (r *Router) lookOnce(ctx context.Context, reads map[*shard.Data][]keys.Span
 // lookAlone opens the one shard of a cluster that counts by itself.
 func (r *Router) lookAlone(ctx context.Context, d *shard.Data, f fresh) (*look, error) {
 	if !f.serializable {
-		if err := d.Replica().AtLeader(ctx, d.Replica().Confirm); err != nil {
+		if err := r.confirm(ctx, d); err != nil {
 			return nil, err
 		}
 	}
@@ -184,17 +184,14 @@ func (r *Router) lookBack(ctx context.Context, reads map[*shard.Data][]keys.Span
 
 // promise has the leaders promise that nothing more comes up to rev in what is read.
 func (r *Router) promise(ctx context.Context, reads map[*shard.Data][]keys.Span, rev int64) error {
-	one := func(ctx context.Context, d *shard.Data, spans []keys.Span) error {
-		return d.Replica().AtLeader(ctx, func(ctx context.Context) error { return d.Promise(ctx, rev, spans) })
-	}
 	if len(reads) == 1 {
 		for d, spans := range reads {
-			return one(ctx, d, spans)
+			return r.promised(ctx, d, rev, spans)
 		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for d, spans := range reads {
-		g.Go(func() error { return one(ctx, d, spans) })
+		g.Go(func() error { return r.promised(ctx, d, rev, spans) })
 	}
 	return g.Wait()
 }

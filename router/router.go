@@ -35,6 +35,8 @@ type Config struct {
 	Order Order
 	// Directory is where users and roles are kept.
 	Directory Directory
+	// Leaders finds leaders on other nodes; nil where there are none.
+	Leaders Leaders
 	// Shards are the data shards with a replica on this node, by id. The map is
 	// the router's from then on.
 	Shards map[uint64]*shard.Data
@@ -49,6 +51,7 @@ type Config struct {
 type Router struct {
 	places    Map
 	order     Order
+	leaders   Leaders
 	directory Directory
 	// nobody is what there is of users where the map's state has none.
 	nobody  *auth.State
@@ -64,7 +67,7 @@ type Router struct {
 // New returns a router.
 func New(c Config) *Router {
 	r := &Router{
-		places: c.Map, order: c.Order, directory: c.Directory, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
+		places: c.Map, order: c.Order, leaders: c.Leaders, directory: c.Directory, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
 	}
 	r.closer = newCloser(r)
 	return r
@@ -109,16 +112,4 @@ func (r *Router) whole() (*shard.Data, error) { return r.only(r.places.State().M
 // etcd's timeout, not the client's.
 func (r *Router) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, r.timeout, shard.ErrTimeout)
-}
-
-// atLeader runs fn at the leader of d, again while it certainly did not apply.
-func (r *Router) atLeader(ctx context.Context, d *shard.Data, fn func(context.Context) error) error {
-	ctx, cancel := r.bounded(ctx)
-	defer cancel()
-	return d.Replica().AtLeader(ctx, fn)
-}
-
-// confirm proves that what this node has applied of d is the newest.
-func (r *Router) confirm(ctx context.Context, d *shard.Data) error {
-	return r.atLeader(ctx, d, d.Replica().Confirm)
 }

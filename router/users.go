@@ -37,8 +37,8 @@ func (r *Router) Users(ctx context.Context) (*auth.State, error) {
 		if d.Fence().Epoch >= s.Epoch {
 			continue
 		}
-		err := r.atLeader(ctx, d, func(ctx context.Context) error {
-			return d.Raise(ctx, shard.Fence{Epoch: s.Epoch, Closed: s.Enabled})
+		err := r.upTo(ctx, d, func(ctx context.Context, l Leader) (uint64, error) {
+			return l.Raise(ctx, shard.Fence{Epoch: s.Epoch, Closed: s.Enabled})
 		})
 		if err != nil {
 			return nil, err

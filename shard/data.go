@@ -204,23 +204,18 @@ func writesOf(request proto.Message) Writes {
 	}
 }
 
-// Promise is Replica.Promise of keys that are then in Store. Where reads is nil the
-// store hears that nothing more will come up to rev.
-func (d *Data) Promise(ctx context.Context, rev int64, reads []keys.Span) error {
-	if reads == nil && d.store.Resolved() >= rev {
-		return nil
+// Promise is Replica.Promise.
+func (d *Data) Promise(ctx context.Context, rev int64, reads []keys.Span) (index uint64, err error) {
+	return d.replica.Promise(ctx, rev, reads)
+}
+
+// Confirm is Replica.Confirm. A replica that has applied the entry at index holds all
+// that was acknowledged before the call.
+func (d *Data) Confirm(ctx context.Context) (index uint64, err error) {
+	if err := d.replica.Confirm(ctx); err != nil {
+		return 0, err
 	}
-	index, err := d.replica.Promise(ctx, rev, reads)
-	if err != nil {
-		return err
-	}
-	if err := d.replica.AwaitApplied(ctx, index); err != nil {
-		return err
-	}
-	if reads == nil {
-		d.store.Resolve(rev)
-	}
-	return nil
+	return d.replica.Applied(), nil
 }
 
 // SweepTo makes the shard take over the compaction revision of the cluster. Errors

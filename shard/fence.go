@@ -143,11 +143,13 @@ func cutGuard(src []byte) (g Guard, rest []byte, err error) {
 // shard's state before finds here at least the fence that state was under.
 func (d *Data) Fence() Fence { return *d.fence.Load() }
 
-// Raise fences the shard, unless it is fenced at a later epoch already. It returns
-// when this replica has applied that. Errors are those of Replica.Propose.
-func (d *Data) Raise(ctx context.Context, f Fence) error {
-	_, err := d.replica.Propose(ctx, kindFence, appendFence(nil, f))
-	return err
+// Raise fences the shard, unless it is fenced at a later epoch already. A replica that
+// has applied the entry at index knows of it. Errors are those of Replica.Propose.
+func (d *Data) Raise(ctx context.Context, f Fence) (index uint64, err error) {
+	if _, err := d.replica.Propose(ctx, kindFence, appendFence(nil, f)); err != nil {
+		return 0, err
+	}
+	return d.replica.Applied(), nil
 }
 
 // WriteGuarded is Write for a user's request. Errors are, beside those of Write,

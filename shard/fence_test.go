@@ -42,7 +42,7 @@ func TestFence(t *testing.T) {
 			{Fence{4, false}, Fence{4, false}, []Guard{plain, guarded(2), guarded(9)}, nil},
 			{Fence{5, true}, Fence{5, true}, []Guard{guarded(5)}, []Guard{plain, guarded(4)}},
 		} {
-			if err := nd.data.Raise(t.Context(), step.raise); err != nil {
+			if _, err := nd.data.Raise(t.Context(), step.raise); err != nil {
 				t.Fatal(err)
 			}
 			if got := nd.data.Fence(); got != step.fence {
@@ -124,7 +124,7 @@ func TestFenceSurvivesReload(t *testing.T) {
 		defer c.close()
 		nd, _ := c.leader(0)
 		want := Fence{Epoch: 300, Closed: true}
-		if err := nd.data.Raise(t.Context(), want); err != nil {
+		if _, err := nd.data.Raise(t.Context(), want); err != nil {
 			t.Fatal(err)
 		}
 		nd.data.fence.Store(&Fence{})

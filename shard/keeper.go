@@ -328,6 +328,8 @@ type LeaseLife struct {
 	Remaining time.Duration
 	// Keys are the keys attached, in order; nil unless asked for.
 	Keys [][]byte
+	// Holders are the shards that may have keys of the lease, other than its home.
+	Holders []uint64
 }
 
 // TimeToLive returns a lease's life, or false if there is none. ErrNotLeader
@@ -351,7 +353,7 @@ func (d *Data) TimeToLive(ctx context.Context, id int64, keys bool) (LeaseLife, 
 	if !ok || !ticking {
 		return LeaseLife{}, false, nil
 	}
-	life := LeaseLife{Record: rec, Remaining: remaining}
+	life := LeaseLife{Record: rec, Remaining: remaining, Holders: d.leases.Registered(id)}
 	if keys {
 		life.Keys = d.leases.Keys(id)
 	}

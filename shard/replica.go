@@ -99,6 +99,9 @@ type Leader struct {
 	Term uint64
 }
 
+// ShardID returns the id of the replica's shard.
+func (r *Replica) ShardID() uint64 { return r.shardID }
+
 // Leader returns the leader that this node knows. It is a belief, no proof.
 func (r *Replica) Leader() Leader {
 	r.mu.Lock()

@@ -1,0 +1,107 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Leader is what only the leader of a data shard can answer. A call is made once; one
+// that finds no leader, or that certainly did nothing, returns shard.ErrNotLeader or
+// shard.ErrNotApplied. The methods are those of shard.Data, which is this node's
+// leader.
+type Leader interface {
+	Write(ctx context.Context, kind shard.Kind, request proto.Message) (any, error)
+	WriteGuarded(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (any, error)
+	Confirm(ctx context.Context) (index uint64, err error)
+	Promise(ctx context.Context, rev int64, reads []keys.Span) (index uint64, err error)
+	Raise(ctx context.Context, f shard.Fence) (index uint64, err error)
+	SweepTo(ctx context.Context, rev int64) error
+	Renew(ctx context.Context, id int64) (ttl int64, err error)
+	TimeToLive(ctx context.Context, id int64, keys bool) (shard.LeaseLife, bool, error)
+	AwaitEnded(ctx context.Context, id int64) error
+	Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error)
+	Drop(ctx context.Context, ended []lease.Ref) error
+}
+
+var _ Leader = (*shard.Data)(nil)
+
+// Leaders finds the leaders of shards on other nodes.
+type Leaders interface {
+	// Leader returns the leader of a shard as far as this node knows, nil if it is not
+	// known or is this node's own replica.
+	Leader(shardID uint64) Leader
+}
+
+// leaderPause lies between two attempts of a call that certainly did nothing.
+const leaderPause = 2 * time.Millisecond
+
+// atLeader calls fn with the leader of d, again while it certainly did nothing, within
+// the time that a call may take. Nobody but the node that holds the client's call may
+// do so, and each command in fn is a new one.
+func (r *Router) atLeader(ctx context.Context, d *shard.Data, fn func(context.Context, Leader) error) error {
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
+	if r.leaders == nil {
+		return d.Replica().AtLeader(ctx, func(ctx context.Context) error { return fn(ctx, d) })
+	}
+	for {
+		err := shard.ErrNotLeader
+		if d.Replica().Serving() != 0 {
+			err = fn(ctx, d)
+		} else if l := r.leaders.Leader(d.Replica().ShardID()); l != nil {
+			err = fn(ctx, l)
+		}
+		if !errors.Is(err, shard.ErrNotLeader) && !errors.Is(err, shard.ErrNotApplied) {
+			return err
+		}
+		pause := time.NewTimer(leaderPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// confirm proves that what this node has applied of d is the newest.
+func (r *Router) confirm(ctx context.Context, d *shard.Data) error {
+	return r.upTo(ctx, d, func(ctx context.Context, l Leader) (uint64, error) { return l.Confirm(ctx) })
+}
+
+// upTo calls fn with the leader of d and returns when this node's replica has applied
+// the entry at the index that fn returns.
+func (r *Router) upTo(ctx context.Context, d *shard.Data, fn func(context.Context, Leader) (uint64, error)) error {
+	var index uint64
+	err := r.atLeader(ctx, d, func(ctx context.Context, l Leader) (err error) {
+		index, err = fn(ctx, l)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
+	return d.Replica().AwaitApplied(ctx, index)
+}
+
+// promised returns when this node's replica of d holds every change to the given keys
+// up to revision rev, an issued one, that there will ever be; of all keys where reads
+// is nil, which the store hears of.
+func (r *Router) promised(ctx context.Context, d *shard.Data, rev int64, reads []keys.Span) error {
+	if reads == nil && d.Store().Resolved() >= rev {
+		return nil
+	}
+	err := r.upTo(ctx, d, func(ctx context.Context, l Leader) (uint64, error) { return l.Promise(ctx, rev, reads) })
+	if err == nil && reads == nil {
+		d.Store().Resolve(rev)
+	}
+	return err
+}
