@@ -17,12 +17,18 @@ import (
 // shard.ErrNotApplied. The methods are those of shard.Data, which is this node's
 // leader.
 type Leader interface {
+	leaseKeeper
+
 	Write(ctx context.Context, kind shard.Kind, request proto.Message) (any, error)
 	WriteGuarded(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (any, error)
 	Confirm(ctx context.Context) (index uint64, err error)
 	Promise(ctx context.Context, rev int64, reads []keys.Span) (index uint64, err error)
 	Raise(ctx context.Context, f shard.Fence) (index uint64, err error)
 	SweepTo(ctx context.Context, rev int64) error
+}
+
+// leaseKeeper is the part of a leader that concerns leases.
+type leaseKeeper interface {
 	Renew(ctx context.Context, id int64) (ttl int64, err error)
 	TimeToLive(ctx context.Context, id int64, keys bool) (shard.LeaseLife, bool, error)
 	AwaitEnded(ctx context.Context, id int64) error
