@@ -44,7 +44,7 @@ func TestOtherPythonPassesLocksRound(t *testing.T) {
 		{"queue with Go", "queue", 10},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			rounds := sized(20, 1000)
+			rounds := sized(20, 200)
 			p := newProcess(t)
 			client := p.client()
 			defer client.Close()
