@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
-	"os/exec"
 	"strings"
 	"testing"
 )
@@ -96,28 +95,5 @@ func TestGatewayBadTokenKeepsTheConnection(t *testing.T) {
 	if status, answer = c.post("/v3/lock/lock", `{"name":"bA=="}`, ""); status != http.StatusInternalServerError ||
 		answer["message"] != "etcdserver: user name is empty" {
 		t.Errorf("a lock without a token: %d %v", status, answer)
-	}
-}
-
-// The curl commands in the README do what they say.
-func TestReadmeCurl(t *testing.T) {
-	p := newProcess(t)
-	var script string
-	for _, b := range blocks(t, "sh") {
-		if strings.HasPrefix(b, "curl ") {
-			script = strings.ReplaceAll(b, "localhost:2379", p.addr)
-		}
-	}
-	out, err := exec.Command("bash", "-euc", script).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for _, want := range []string{
-		`"key":"Zm9v"`, `"value":"YmFy"`, `"count":"1"`, "HTTP/1.1 200 OK", "Grpc-Metadata-Latchkey-Fencing-Token: 3\r\n",
-	} {
-		// The gateway varies the space behind colons and commas.
-		if !strings.Contains(strings.ReplaceAll(string(out), `": "`, `":"`), want) {
-			t.Errorf("the commands do not print %s:\n%s", want, out)
-		}
 	}
 }
