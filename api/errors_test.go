@@ -61,6 +61,10 @@ func TestToStatus(t *testing.T) {
 		{auth.ErrInvalidManagement, codes.InvalidArgument, "etcdserver: invalid auth management"},
 		{auth.ErrOldRevision, codes.InvalidArgument, "etcdserver: revision of auth store is old"},
 		{router.ErrOutdated, codes.InvalidArgument, "etcdserver: revision of auth store is old"},
+		{
+			router.ErrSeveralShards, codes.Unimplemented,
+			"latchkey: the keys of the request lie on several shards, and writes over several shards are not implemented",
+		},
 		{errors.New("disk on fire"), codes.Unknown, "disk on fire"},
 	}
 	for _, s := range sentinels {
