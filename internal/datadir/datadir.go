@@ -66,7 +66,8 @@ type Identity struct {
 	Hostname string `json:"hostname"`
 	// Instance is drawn at random for this directory.
 	Instance string `json:"instance"`
-	// Whole is set once the markers lie in their places.
+	// Whole is set once the first start has made all files. Until then nothing in the
+	// directory is worth keeping.
 	Whole bool `json:"whole"`
 }
 
@@ -151,7 +152,7 @@ func (d *Dir) open(c Config) error {
 	if d.id.Whole {
 		err = d.checkMarkers()
 	} else {
-		err = d.finish()
+		err = d.begin()
 	}
 	if err != nil {
 		return err
@@ -220,16 +221,29 @@ func (d *Dir) check(c Config) error {
 	return nil
 }
 
-// finish puts the markers into place. Nothing else has been written yet.
-func (d *Dir) finish() error {
+// begin makes the places of all files, with their markers. What an earlier first start
+// left there when it was cut is removed: the logs' own files may be torn, and the node
+// has not served with them.
+func (d *Dir) begin() error {
 	for _, part := range []string{raftDir, stateDir} {
 		dir := d.fs.PathJoin(d.path, part)
+		if err := d.fs.RemoveAll(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("empty %s: %w", dir, err)
+		}
 		if err := d.fs.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make %s: %w", dir, err)
 		}
 		if err := d.writeFile(dir, markerFile, []byte(d.id.Instance)); err != nil {
 			return fmt.Errorf("mark %s: %w", dir, err)
 		}
+	}
+	return nil
+}
+
+// Finish says that all files have been made. It is called before the node serves.
+func (d *Dir) Finish() error {
+	if d.id.Whole {
+		return nil
 	}
 	d.id.Whole = true
 	return d.write()

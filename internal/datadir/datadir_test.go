@@ -13,9 +13,13 @@ func configOn(fs vfs.FS) Config {
 	return Config{FS: fs, Path: "data", Hostname: "here", New: Identity{NodeID: 7, DeploymentID: 8, LogShards: 2}}
 }
 
+// open opens a directory as a node does that goes on to serve.
 func open(t *testing.T, c Config) *Dir {
 	t.Helper()
 	d, err := Open(c)
+	if err == nil {
+		err = d.Finish()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +120,9 @@ func TestFirstStartCutAnywhere(t *testing.T) {
 		cut := &cutFS{FS: fs, left: ops}
 		d, err := Open(configOn(cut))
 		if err == nil {
+			err = d.Finish()
+		}
+		if err == nil {
 			closed(t, d)
 			if ops < 5 {
 				t.Fatalf("a first start of %d steps: nothing was cut", ops)
@@ -124,11 +131,37 @@ func TestFirstStartCutAnywhere(t *testing.T) {
 		}
 		crashed := fs.CrashClone(vfs.CrashCloneCfg{})
 		d, err = Open(configOn(crashed))
+		if err == nil {
+			err = d.Finish()
+		}
 		if err != nil {
 			t.Fatalf("cut after %d steps: %v", ops, err)
 		}
-		if !d.Identity().Whole {
-			t.Fatalf("cut after %d steps: not whole", ops)
+		closed(t, d)
+	}
+}
+
+// What a first start has made is removed if it was cut before the end, and stays
+// afterwards.
+func TestUnfinishedFilesAreRemoved(t *testing.T) {
+	fs := vfs.NewMem()
+	for _, finish := range []bool{false, true, true} {
+		d, err := Open(configOn(fs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		torn := d.Raft("data") + ".torn"
+		_, err = fs.Stat(torn)
+		if found, want := err == nil, d.Identity().Whole; found != want {
+			t.Errorf("file of an earlier start: there %v, want %v", found, want)
+		}
+		if err := write(fs, torn, "half"); err != nil {
+			t.Fatal(err)
+		}
+		if finish {
+			if err := d.Finish(); err != nil {
+				t.Fatal(err)
+			}
 		}
 		closed(t, d)
 	}

@@ -98,7 +98,7 @@ func Start(o Options) (n *Node, err error) {
 		o.StateFS = vfs.Default
 		n.spool = func() string { return n.dir.Temp() }
 	}
-	for _, step := range []func(*Options) error{n.openDir, n.openTLS, n.openState, n.openHosts, n.openShards, n.openServer} {
+	for _, step := range []func(*Options) error{n.openDir, n.openTLS, n.openState, n.openHosts, n.finishDir, n.openShards, n.openServer} {
 		if err := step(&o); err != nil {
 			return n, err
 		}
@@ -242,6 +242,10 @@ func (n *Node) openHosts(o *Options) error {
 	n.data, err = open("data", id.LogShards)
 	return err
 }
+
+// finishDir says that the first start has made all files: from here on shards put into
+// them what must not be lost.
+func (n *Node) finishDir(*Options) error { return n.dir.Finish() }
 
 // A node that is a cluster of its own elects itself without waiting for others.
 const (
