@@ -13,13 +13,12 @@ import (
 )
 
 // Revision returns the newest revision that this node knows, and none below what
-// clients have seen from it.
+// clients have seen from it. It counts as seen.
 func (r *Router) Revision() int64 {
-	rev := r.given.Load()
 	for _, d := range r.shards {
-		rev = max(rev, d.Store().Rev())
+		raiseTo(&r.given, d.Store().Rev())
 	}
-	return rev
+	return r.given.Load()
 }
 
 // DBSize returns the logical size in bytes of all retained versions on this node.
@@ -56,7 +55,11 @@ func (r *Router) HashKV(ctx context.Context, rev int64) (resp *pb.HashKVResponse
 		resp.Hash = sum
 		return err
 	})
-	return resp, err
+	if err != nil {
+		return nil, err
+	}
+	r.shown(resp.Header)
+	return resp, nil
 }
 
 // Hash hashes everything that this node's replicas retain.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -201,6 +202,67 @@ func TestKeysOnSeveralShardsAreRefused(t *testing.T) {
 		}
 		if _, err := s.Txn(t.Context(), txn); !errors.Is(err, ErrSeveralShards) {
 			t.Errorf("txn: %v", err)
+		}
+	})
+}
+
+// Whatever call has shown a revision, no header falls below it, not even that of a
+// read that asks no leader.
+func TestHeadersNeverFall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		ctx := t.Context()
+		if _, err := s.Put(ctx, put("a")); err != nil {
+			t.Fatal(err)
+		}
+		watch := func() *WatchGroup {
+			g := s.NewWatchGroup()
+			g.Add(1, mvcc.WatchOptions{Key: []byte("z"), Start: 1})
+			return g
+		}
+		group := watch()
+		defer group.Close()
+		for name, show := range map[string]func() (int64, error){
+			"a lease": func() (int64, error) {
+				r, err := s.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 100})
+				return r.GetHeader().GetRevision(), err
+			},
+			"the node": func() (int64, error) { return s.Revision(), nil },
+			"a hash": func() (int64, error) {
+				r, err := s.HashKV(ctx, 0)
+				return r.GetHeader().GetRevision(), err
+			},
+			"a watch": func() (int64, error) {
+				g := watch()
+				defer g.Close()
+				return g.Add(2, mvcc.WatchOptions{Key: []byte("z")}), nil
+			},
+			"progress": func() (int64, error) {
+				for {
+					if _, ok, err := group.Poll(); ok || err != nil {
+						return 0, errors.Join(err, errors.New("there was an event"))
+					}
+					if rev, ok, _ := group.Progress(); ok {
+						return rev, nil
+					}
+					<-group.Ready()
+				}
+			},
+		} {
+			// A write that is refused takes a number, of which nobody is told.
+			refused := &pb.PutRequest{Key: []byte("z"), IgnoreValue: true}
+			if _, err := s.Put(ctx, refused); !errors.Is(err, mvcc.ErrKeyNotFound) {
+				t.Fatalf("put: %v", err)
+			}
+			shown, err := show()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			r, err := s.Range(ctx, &pb.RangeRequest{Key: []byte("a"), Serializable: true})
+			if err != nil || r.Header.Revision < shown {
+				t.Errorf("%s showed revision %d, a read after it %d, %v", name, shown, r.GetHeader().GetRevision(), err)
+			}
 		}
 	})
 }

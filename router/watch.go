@@ -212,7 +212,7 @@ func (g *WatchGroup) Progress() (rev int64, ok, later bool) {
 			p.add(f, f.group.Progress)
 		}
 	}
-	return p.result(len(g.watches) > 0)
+	return g.told(p.result(len(g.watches) > 0))
 }
 
 // ProgressOf is Progress of the watcher id alone.
@@ -226,7 +226,15 @@ func (g *WatchGroup) ProgressOf(id int64) (rev int64, ok, later bool) {
 	default:
 		p.never = true
 	}
-	return p.result(true)
+	return g.told(p.result(true))
+}
+
+// told takes note of progress that clients are told.
+func (g *WatchGroup) told(rev int64, ok, later bool) (int64, bool, bool) {
+	if ok {
+		raiseTo(&g.r.given, rev)
+	}
+	return rev, ok, later
 }
 
 // progress collects how far some watchers are.
