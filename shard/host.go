@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -55,6 +56,9 @@ type HostConfig struct {
 	RaftFS config.IFS
 	// Transport carries Raft's messages; nil is for a node without peers.
 	Transport config.TransportFactory
+	// SnapshotEntries is how many entries lie between two snapshots of a replica, and
+	// KeptEntries how many of them stay in its log; 0 is the default of both.
+	SnapshotEntries, KeptEntries uint64
 	// Observer hears what the replicas do; nil is for nobody.
 	Observer Observer
 	// Log receives what operators should see.
@@ -240,8 +244,8 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		OrderedConfigChange: true,
 		HeartbeatRTT:        h.cfg.HeartbeatTicks,
 		ElectionRTT:         h.cfg.ElectionTicks,
-		SnapshotEntries:     snapshotEntries,
-		CompactionOverhead:  compactionOverhead,
+		SnapshotEntries:     cmp.Or(h.cfg.SnapshotEntries, snapshotEntries),
+		CompactionOverhead:  cmp.Or(h.cfg.KeptEntries, compactionOverhead),
 		MaxInMemLogSize:     maxInMemoryLog,
 		WaitReady:           true,
 	})

@@ -1,0 +1,249 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	raftvfs "github.com/lni/vfs"
+
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// The memory file systems make dragonboat's log store complain on the standard logger
+// that they have no disk usage.
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	m.Run()
+}
+
+// seed returns the seed of a test, which is printed.
+func seed(tb testing.TB) uint64 {
+	tb.Helper()
+	s := uint64(time.Now().UnixNano())
+	if v := os.Getenv("LATCHKEY_SIM_SEED"); v != "" {
+		var err error
+		if s, err = strconv.ParseUint(v, 10, 64); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	tb.Logf("replay with LATCHKEY_SIM_SEED=%d", s)
+	return s
+}
+
+// options say what a cluster is made of.
+type options struct {
+	seed uint64
+	// splits are the keys at which the users' keys are divided among shards.
+	splits []string
+	// snapshotEntries is how many entries lie between two snapshots.
+	snapshotEntries uint64
+}
+
+// cluster is all nodes and the network between them. It must be made inside a
+// synctest bubble.
+type cluster struct {
+	tb      testing.TB
+	options options
+	rnd     *rand.Rand
+	net     *network
+	nodes   []*node
+	// interfere decides on calls between nodes; nil for none.
+	interfere atomic.Pointer[func(call) interference]
+	// ctx ends, and wg is waited for, when the cluster is closed.
+	ctx    context.Context //nolint:containedctx // lives as long as the cluster
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	// failovers counts the changes of leaders.
+	failovers atomic.Int64
+}
+
+// fourShards are the splits of most tests.
+var fourShards = []string{"b", "c", "d"}
+
+func newCluster(tb testing.TB, o options) *cluster {
+	tb.Helper()
+	c := &cluster{tb: tb, options: o, rnd: rand.New(rand.NewPCG(o.seed, 1)), net: newNetwork(rand.New(rand.NewPCG(o.seed, 2)))}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	processes := make([]*process, 0, nodes)
+	for id := uint64(1); id <= nodes; id++ {
+		n := &node{c: c, id: id, state: vfs.NewCrashableMem(), raft: raftvfs.NewStrictMem()}
+		c.nodes = append(c.nodes, n)
+		p, err := n.start()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		processes = append(processes, p)
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
+	defer cancel()
+	c.bootstrap(ctx, processes)
+	for _, p := range processes {
+		if err := p.serve(ctx); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	c.bear(ctx)
+	return c
+}
+
+// bootstrap makes the cluster, at the leader of the system shard.
+func (c *cluster) bootstrap(ctx context.Context, processes []*process) {
+	c.tb.Helper()
+	var records []placement.NodeRecord
+	for id := uint64(1); id <= nodes; id++ {
+		records = append(records, placement.NodeRecord{ID: id, Name: address("node", id)})
+	}
+	var splits [][]byte
+	for _, s := range c.options.splits {
+		splits = append(splits, []byte(s))
+	}
+	for made := false; !made; {
+		for i, p := range processes {
+			if p.cluster.Replica().Serving() == 0 {
+				continue
+			}
+			attempt, cancel := context.WithTimeout(ctx, time.Second)
+			_, err := p.cluster.Bootstrap(attempt, records[i], records, splits)
+			cancel()
+			made = made || err == nil
+		}
+		if !pause(ctx, time.Millisecond) {
+			c.tb.Fatal("no system shard")
+		}
+	}
+}
+
+// bear gives the data shards what they own.
+func (c *cluster) bear(ctx context.Context) {
+	c.tb.Helper()
+	state := c.nodes[0].running().cluster.State()
+	for id := range state.Shards {
+		shape := shard.Shape{Ordered: state.Order.Begun, Owned: state.Map.Owned(id)}
+		for {
+			d := c.leader(ctx, id).shards[id]
+			if d.Shape().Born() {
+				break
+			}
+			if err := d.Bear(ctx, shape); err != nil && !errors.Is(err, shard.ErrNotLeader) && !errors.Is(err, shard.ErrNotApplied) {
+				c.tb.Fatal(err)
+			}
+		}
+	}
+	for _, n := range c.nodes {
+		for _, d := range n.running().shards {
+			for !d.Shape().Born() {
+				if !pause(ctx, time.Millisecond) {
+					c.tb.Fatal("a shard was not born")
+				}
+			}
+		}
+	}
+}
+
+// replica returns a process's replica of a shard, the system shard included.
+func (p *process) replica(id uint64) *shard.Replica {
+	if id == placement.SystemShard {
+		return p.cluster.Replica()
+	}
+	return p.shards[id].Replica()
+}
+
+// leader waits for a node that serves as leader of a shard.
+func (c *cluster) leader(ctx context.Context, id uint64) *process {
+	c.tb.Helper()
+	for {
+		if p := c.leads(id); p != nil {
+			return p
+		}
+		if !pause(ctx, time.Millisecond) {
+			c.tb.Fatalf("no leader of shard %d", id)
+		}
+	}
+}
+
+// leads returns a node that serves as leader of a shard, the one of the newest term,
+// nil if there is none.
+func (c *cluster) leads(id uint64) (leader *process) {
+	newest := uint64(0)
+	for _, n := range c.nodes {
+		if p := n.running(); p != nil {
+			if term := p.replica(id).Serving(); term > newest {
+				newest, leader = term, p
+			}
+		}
+	}
+	return leader
+}
+
+// place makes a node the leader of a shard and waits until it serves.
+func (c *cluster) place(id uint64, to *node) *process {
+	c.tb.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for time.Now().Before(deadline) {
+		p := c.leads(id)
+		if p != nil && p.node == to {
+			return p
+		}
+		if p != nil {
+			// A refused request is made again.
+			_ = p.replica(id).Transfer(to.id)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	c.tb.Fatalf("node %d does not become the leader of shard %d", to.id, id)
+	return nil
+}
+
+// placeAll makes one node the leader of everything.
+func (c *cluster) placeAll(to *node) {
+	c.tb.Helper()
+	c.place(placement.SystemShard, to)
+	for id := range to.running().shards {
+		c.place(id, to)
+	}
+}
+
+// restart starts a node's process again and waits until it serves.
+func (n *node) restart(ctx context.Context) error {
+	p, err := n.start()
+	if err != nil {
+		return err
+	}
+	return p.serve(ctx)
+}
+
+func (c *cluster) way() time.Duration {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	return c.net.way()
+}
+
+// lostAfter is how long it takes until a lost call is taken for lost.
+func (c *cluster) lostAfter() time.Duration {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	return time.Duration(1+c.net.rnd.IntN(20)) * time.Millisecond
+}
+
+func (c *cluster) setInterfere(f func(call) interference) { c.interfere.Store(&f) }
+
+// close ends the cluster.
+func (c *cluster) close() {
+	c.cancel()
+	for _, n := range c.nodes {
+		if err := n.die(false, c.rnd); err != nil {
+			c.tb.Error(err)
+		}
+	}
+	c.wg.Wait()
+}
