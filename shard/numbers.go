@@ -27,8 +27,6 @@ import (
 const (
 	// maxAsks bounds the requests under way.
 	maxAsks = 4
-	// maxAsk bounds the calls of one request.
-	maxAsk = maxBatchCommands
 	// askPause lies between a request that failed and the next.
 	askPause = 2 * time.Millisecond
 )
@@ -117,10 +115,14 @@ func (g *group) leave() {
 	}
 }
 
-// askLocked sends the calls that wait for numbers on their way to the oracle. r.mu
-// must be held, and the replica must serve.
+// askLocked sends the calls that wait for numbers on their way to the oracle, as many
+// as a batch holds. r.mu must be held, and the replica must serve.
 func (r *Replica) askLocked() {
-	n := min(len(r.waiting), maxAsk)
+	var room room
+	n := 0
+	for n < len(r.waiting) && room.take(r.waiting[n]) {
+		n++
+	}
 	a := &ask{calls: slices.Clone(r.waiting[:n])}
 	rest := copy(r.waiting, r.waiting[n:])
 	clear(r.waiting[rest:])

@@ -151,31 +151,36 @@ func (r *Replica) proposer() {
 	}
 }
 
+// room is what is taken of a batch.
+type room struct{ calls, bytes int }
+
+// take takes room for more calls, all or none. The first always fit.
+func (r *room) take(calls ...*call) bool {
+	bytes := 0
+	for _, c := range calls {
+		bytes += len(c.Payload)
+	}
+	if r.calls > 0 && (r.calls+len(calls) > maxBatchCommands || r.bytes+bytes > maxBatchBytes) {
+		return false
+	}
+	r.calls, r.bytes = r.calls+len(calls), r.bytes+bytes
+	return true
+}
+
 // takeLocked makes the next batch of what waits. Its groups stay in sight of reads.
 // r.mu must be held.
 func (r *Replica) takeLocked(term uint64) *flight {
 	f := &flight{term: term}
-	n, size := 0, 0
-	fits := func(calls ...*call) bool {
-		more := 0
-		for _, c := range calls {
-			more += len(c.Payload)
-		}
-		if n > 0 && (n+len(calls) > maxBatchCommands || size+more > maxBatchBytes) {
-			return false
-		}
-		n, size = n+len(calls), size+more
-		return true
-	}
+	var room room
 	plain := 0
-	for plain < len(r.queue) && fits(r.queue[plain]) {
+	for plain < len(r.queue) && room.take(r.queue[plain]) {
 		plain++
 	}
 	f.calls = append(f.calls, r.queue[:plain]...)
 	rest := copy(r.queue, r.queue[plain:])
 	clear(r.queue[rest:])
 	r.queue = r.queue[:rest]
-	for len(r.ready) > 0 && fits(r.ready[0].calls...) {
+	for len(r.ready) > 0 && room.take(r.ready[0].calls...) {
 		f.groups = append(f.groups, r.ready[0])
 		f.calls = append(f.calls, r.ready[0].calls...)
 		r.ready = r.ready[1:]
