@@ -96,6 +96,9 @@ func newSystem(t *testing.T, m placement.Map, leaderless bool) *system {
 		Map: fixedMap{placement.State{Map: m, Order: placement.OrderRecord{Compacted: -1}}}, Order: order,
 		Shards: s.shards, Timeout: 7 * time.Second,
 	})
+	for _, d := range s.shards {
+		d.Connect(s.Router)
+	}
 	return s
 }
 
@@ -322,6 +325,39 @@ func TestLeases(t *testing.T) {
 		}
 		if _, err := s.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: 77}); !errors.Is(err, lease.ErrNotFound) {
 			t.Errorf("life of no lease: %v", err)
+		}
+	})
+}
+
+// A transaction that needs a lease that does not exist is refused, whatever other
+// leases it names and wherever they are kept; one that does not need it runs.
+func TestUnknownLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		ctx := t.Context()
+		const known = 8 // leases 1 to 8, those above don't exist
+		for id := range int64(known) {
+			if _, err := s.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: id + 1, TTL: 100}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		attach := func(id int64) *pb.RequestOp {
+			return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: fmt.Appendf(nil, "k%d", id), Lease: id}}}
+		}
+		for first := range int64(2 * known) {
+			for second := range int64(2 * known) {
+				if first == second {
+					continue
+				}
+				txn := &pb.TxnRequest{
+					Success: []*pb.RequestOp{attach(first + 1), attach(second + 1)}, Failure: []*pb.RequestOp{attach(known + 1)},
+				}
+				_, err := s.Txn(ctx, txn)
+				if missing := first >= known || second >= known; errors.Is(err, mvcc.ErrLeaseNotFound) != missing || err != nil && !missing {
+					t.Errorf("leases %d and %d of %d: %v", first+1, second+1, known, err)
+				}
+			}
 		}
 	})
 }

@@ -15,9 +15,14 @@ type verdict struct {
 	incarnation uint64
 }
 
-// errUndecided turns away a command that uses a lease of which it brings no verdict,
-// or that its home did not know then.
-var errUndecided = fmt.Errorf("%w: it uses a lease that the shard does not know", ErrNotApplied)
+var (
+	// errUndecided turns away a command that uses a lease of which it brings no
+	// verdict.
+	errUndecided = fmt.Errorf("%w: it uses a lease that the shard does not know", ErrNotApplied)
+	// errUnknownLease turns away a command that uses a lease that its home did not know
+	// when it was asked.
+	errUnknownLease = fmt.Errorf("%w: it uses a lease that its home did not know", ErrNotApplied)
+)
 
 var errBadVerdicts = errors.New("malformed verdicts")
 
@@ -82,11 +87,16 @@ func (l runLeases) Exists(id int64) bool {
 		return false
 	}
 	for _, v := range r.verdicts {
-		if v.id == id && v.incarnation != 0 {
+		switch {
+		case v.id != id:
+		case v.incarnation == 0:
+			r.undecided = errUnknownLease
+			return false
+		default:
 			return r.d.leases.MayCast(lease.Ref{ID: id, Incarnation: v.incarnation})
 		}
 	}
-	r.undecided = true
+	r.undecided = errUndecided
 	return false
 }
 

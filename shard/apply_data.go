@@ -26,9 +26,9 @@ type dataRun struct {
 
 	// verdicts is what the running command brings of leases that are kept elsewhere.
 	verdicts []verdict
-	// undecided is set where the running command uses such a lease of which it brings
-	// nothing.
-	undecided bool
+	// undecided says why the running command is turned away if a lease that it uses is
+	// missing; nil where the shard itself knows that it is.
+	undecided error
 	// failed is what a shadow could not be written for.
 	failed error
 
@@ -53,7 +53,7 @@ func (r *dataRun) Command(c Command, want bool) (result any, rejected, failed er
 		return nil, rejected, failed
 	}
 	defer r.w.Reach(reached)
-	r.verdicts, r.undecided = nil, false
+	r.verdicts, r.undecided = nil, nil
 	if r.fence.Closed && fenced(c.Kind) {
 		return nil, ErrOutdated, nil
 	}
@@ -74,8 +74,8 @@ func (r *dataRun) command(c Command, want bool) (result any, rejected, failed er
 		return nil, nil, r.failed
 	case err == nil:
 		return result, nil, nil
-	case r.undecided && errors.Is(err, mvcc.ErrLeaseNotFound):
-		return nil, errUndecided, nil
+	case r.undecided != nil && errors.Is(err, mvcc.ErrLeaseNotFound):
+		return nil, r.undecided, nil
 	case mvcc.Rejected(err), errors.Is(err, lease.ErrExists), errors.Is(err, lease.ErrNotFound),
 		errors.Is(err, lease.ErrEnding), errors.Is(err, ErrNotApplied):
 		return nil, err, nil

@@ -76,52 +76,50 @@ func (p *pendingLeases) has(id int64) bool {
 // attachAndSubmit puts a command through the log with what the homes say of the leases
 // that it may use. What they said is used only in the term in which they were asked.
 // Where the command turns out to use a lease that its home did not know, the home is
-// asked once more: the lease may have been granted since.
+// asked once more, since the lease may have been granted meanwhile; what it does not
+// know then does not exist.
 func (d *Data) attachAndSubmit(
 	ctx context.Context, p Proposal, ids []int64, wrap func(Kind, []byte) (Kind, []byte),
 ) (any, error) {
 	kind, payload := p.Kind, p.Payload
 	for again := false; ; again = true {
-		result, verdicts, err := d.attachOnce(ctx, p, ids, func(v []verdict) (Kind, []byte) {
+		result, err := d.attachOnce(ctx, p, ids, func(v []verdict) (Kind, []byte) {
 			return wrap(kindAttached, append(append(appendVerdicts(nil, v), byte(kind)), payload...))
-		}, again || kind == KindPut)
-		if !errors.Is(err, errUndecided) || again && !known(verdicts) {
+		})
+		switch {
+		case !errors.Is(err, errUnknownLease):
 			return result, err
+		case again:
+			return nil, mvcc.ErrLeaseNotFound
 		}
 	}
 }
 
-func known(verdicts []verdict) bool {
-	return !slices.ContainsFunc(verdicts, func(v verdict) bool { return v.incarnation == 0 })
-}
-
-// attachOnce asks the homes and proposes the command. Where they know none of the
-// leases, and last says that this was the last time to ask, the command is refused.
-func (d *Data) attachOnce(
-	ctx context.Context, p Proposal, ids []int64, command func([]verdict) (Kind, []byte), last bool,
-) (result any, verdicts []verdict, err error) {
+// attachOnce asks the homes and proposes the command. A put with a lease that its home
+// does not know need not be proposed.
+func (d *Data) attachOnce(ctx context.Context, p Proposal, ids []int64, command func([]verdict) (Kind, []byte)) (any, error) {
 	roads := d.roads.Load()
 	if roads == nil {
-		return nil, nil, ErrNotLeader
+		return nil, ErrNotLeader
 	}
 	if p.Term = d.replica.Serving(); p.Term == 0 {
-		return nil, nil, ErrNotLeader
+		return nil, ErrNotLeader
 	}
+	var verdicts []verdict
 	d.pending.add(ids, 1)
 	defer d.pending.add(ids, -1)
 	for _, id := range ids {
 		incarnation, err := (*roads).Register(ctx, id, d.replica.shardID)
 		if err != nil && !errors.Is(err, lease.ErrNotFound) {
-			return nil, nil, err
+			return nil, err
 		}
 		verdicts = append(verdicts, verdict{id, incarnation})
 	}
-	if last && len(verdicts) == 1 && verdicts[0].incarnation == 0 {
-		return nil, verdicts, mvcc.ErrLeaseNotFound
+	if p.Kind == KindPut && verdicts[0].incarnation == 0 {
+		return nil, mvcc.ErrLeaseNotFound
 	}
 	p.Kind, p.Payload = command(verdicts)
-	result, err = d.replica.Submit(ctx, p)
-	return result, verdicts, err
+	return d.replica.Submit(ctx, p)
 }
 
 // Register notes that another shard may have keys of a lease that is kept here, and
