@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -18,6 +19,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/internal/config"
+	"github.com/latchkey-db/latchkey/lease"
 )
 
 // crashable is a node on file systems that lose what was not synced.
@@ -27,11 +29,13 @@ type crashable struct {
 	state *vfs.MemFS
 	raft  *raftvfs.MemFS
 	node  *Node
+	// splits are the keys at which the node's keys are divided among shards.
+	splits [][]byte
 }
 
 func (c *crashable) start() {
 	c.t.Helper()
-	c.node = startNode(c.t, c.state, c.raft)
+	c.node = startNode(c.t, c.state, c.raft, func(cfg *config.Config) { cfg.InitialSplits = c.splits })
 }
 
 func startNode(t *testing.T, state vfs.FS, raft raftvfs.FS, change ...func(*config.Config)) *Node {
@@ -82,6 +86,8 @@ func (c *crashable) crash() {
 // writer puts rising numbers into a key of its own, one after the other.
 type writer struct {
 	key string
+	// lease is what the key hangs on.
+	lease atomic.Int64
 	// tried and acked are the last number that was sent and acknowledged.
 	tried, acked atomic.Int64
 	// rev is the revision of the last acknowledgement.
@@ -92,7 +98,9 @@ func (w *writer) run(n *Node, crashed *atomic.Bool) {
 	for !crashed.Load() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		next := w.tried.Add(1)
-		resp, err := n.router.Put(ctx, &pb.PutRequest{Key: []byte(w.key), Value: []byte(strconv.FormatInt(next, 10))})
+		resp, err := n.router.Put(ctx, &pb.PutRequest{
+			Key: []byte(w.key), Value: []byte(strconv.FormatInt(next, 10)), Lease: w.lease.Load(),
+		})
 		cancel()
 		if err != nil || crashed.Load() {
 			return
@@ -140,6 +148,16 @@ func (w *writer) check(t *testing.T, n *Node) int64 {
 // Whatever was acknowledged is there after a power cut at any moment, leases and
 // alarms among it, revisions go on and nothing applies twice.
 func TestPowerCuts(t *testing.T) {
+	for name, splits := range map[string][][]byte{
+		"one shard":   nil,
+		"four shards": {[]byte("dir/2"), []byte("dir/4"), []byte("dir/6")},
+	} {
+		t.Run(name, func(t *testing.T) { cutPower(t, splits) })
+	}
+}
+
+func cutPower(t *testing.T, splits [][]byte) {
+	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("LATCHKEY_CRASH_SEED"); s != "" {
 		var err error
@@ -149,7 +167,7 @@ func TestPowerCuts(t *testing.T) {
 	}
 	t.Logf("replay with LATCHKEY_CRASH_SEED=%d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	c := &crashable{t: t, rnd: rnd, state: vfs.NewCrashableMem(), raft: raftvfs.NewStrictMem()}
+	c := &crashable{t: t, rnd: rnd, state: vfs.NewCrashableMem(), raft: raftvfs.NewStrictMem(), splits: splits}
 	writers := make([]*writer, 8)
 	for i := range writers {
 		writers[i] = &writer{key: fmt.Sprintf("dir/%d", i)}
@@ -166,6 +184,9 @@ func TestPowerCuts(t *testing.T) {
 			t.Fatal(err)
 		} else {
 			leases = append(leases, granted.ID)
+			for _, w := range writers {
+				w.lease.Store(granted.ID)
+			}
 		}
 		if _, err := c.node.cluster.RaiseAlarm(t.Context(), uint64(round+1), pb.AlarmType_NOSPACE); err != nil {
 			t.Fatal(err)
@@ -176,10 +197,19 @@ func TestPowerCuts(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Duration(rnd.IntN(150)) * time.Millisecond)
+		doomed := int64(0)
+		if round%2 == 1 {
+			doomed = leases[len(leases)-1]
+			wg.Go(func() { c.revoke(doomed) })
+			time.Sleep(time.Duration(rnd.IntN(3)) * time.Millisecond)
+		}
 		crashed.Store(true)
 		c.crash()
 		wg.Wait()
 		c.start()
+		if doomed != 0 && ended(t, c.node, doomed, writers) {
+			leases = leases[:len(leases)-1]
+		}
 		for _, w := range writers {
 			w.check(t, c.node)
 		}
@@ -192,6 +222,48 @@ func TestPowerCuts(t *testing.T) {
 		}
 	}
 	c.stop()
+}
+
+// revoke ends a lease for which nobody waits.
+func (c *crashable) revoke(id int64) {
+	n := c.node
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if _, err := n.router.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id}); err != nil {
+		c.t.Logf("revoke %x: %v", id, err)
+	}
+}
+
+// ended reports whether a lease has ended whose end was cut by a crash. Then it has
+// ended in all shards, or goes on to: no key hangs on it, and its writers begin anew.
+func ended(t *testing.T, n *Node, id int64, writers []*writer) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := n.router.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: id})
+	if !errors.Is(err, lease.ErrNotFound) {
+		if err != nil {
+			t.Errorf("lease %x after a cut end: %v", id, err)
+		}
+		return false
+	}
+	resp, err := n.router.Range(ctx, &pb.RangeRequest{Key: []byte("dir/"), RangeEnd: []byte("dir0")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := make(map[string]bool)
+	for _, kv := range resp.Kvs {
+		there[string(kv.Key)] = true
+		if kv.Lease == id {
+			t.Errorf("%s outlives its lease %x", kv.Key, id)
+		}
+	}
+	for _, w := range writers {
+		if !there[w.key] {
+			w.acked.Store(0)
+		}
+	}
+	return true
 }
 
 func checkLeases(t *testing.T, n *Node, leases []int64) {
