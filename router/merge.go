@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"math"
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -78,7 +79,9 @@ func (m *merger) add(p part) error {
 	}
 	if m.inKeyOrder() && m.req.Limit > 0 {
 		sub.SortOrder, sub.SortTarget = pb.RangeRequest_NONE, pb.RangeRequest_KEY
-		sub.Limit = m.req.Limit + 1 - int64(len(m.kvs))
+		if sub.Limit -= int64(len(m.kvs)); sub.Limit < math.MaxInt64 {
+			sub.Limit++
+		}
 		sub.CountOnly = m.req.CountOnly || sub.Limit <= 0
 	}
 	resp, err := m.l.views[p.d].Range(m.ctx, sub)

@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io"
 	"log/slog"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -265,6 +266,41 @@ func TestHeadersNeverFall(t *testing.T) {
 			r, err := s.Range(ctx, &pb.RangeRequest{Key: []byte("a"), Serializable: true})
 			if err != nil || r.Header.Revision < shown {
 				t.Errorf("%s showed revision %d, a read after it %d, %v", name, shown, r.GetHeader().GetRevision(), err)
+			}
+		}
+	})
+}
+
+// A limit cuts the keys of several shards as it would those of one.
+func TestLimitsOverShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		for _, key := range []string{"a", "b", "y", "z"} {
+			if _, err := s.Put(t.Context(), put(key)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for limit, want := range map[int64]int{
+			math.MinInt64: 4, -1: 4, 0: 4, 1: 1, 2: 2, 3: 3, 4: 4, 5: 4, math.MaxInt64 - 1: 4, math.MaxInt64: 4,
+		} {
+			for _, order := range []pb.RangeRequest_SortOrder{pb.RangeRequest_NONE, pb.RangeRequest_ASCEND, pb.RangeRequest_DESCEND} {
+				req := &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte{0}, Limit: limit, SortOrder: order}
+				r, err := s.Range(t.Context(), req)
+				if err != nil || len(r.Kvs) != want || r.Count != 4 || r.More != (want < 4) {
+					t.Errorf("limit %d, %v: %v, %v", limit, order, r, err)
+				}
+			}
+			n := 0
+			err := s.RangeStream(t.Context(), &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte{0}, Limit: limit}, 1, func(r *pb.RangeResponse) error {
+				n += len(r.Kvs)
+				if r.Header != nil && (r.Count != 4 || r.More != (want < 4)) {
+					t.Errorf("limit %d: the stream ends with %v", limit, r)
+				}
+				return nil
+			})
+			if err != nil || n != want {
+				t.Errorf("limit %d: %d keys streamed, %v", limit, n, err)
 			}
 		}
 	})
