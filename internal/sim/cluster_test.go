@@ -63,8 +63,6 @@ type cluster struct {
 	ctx    context.Context //nolint:containedctx // lives as long as the cluster
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	// failovers counts the changes of leaders.
-	failovers atomic.Int64
 }
 
 // fourShards are the splits of most tests.

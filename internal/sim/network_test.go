@@ -105,7 +105,9 @@ func around(id uint64) []link {
 const latency = 100 * time.Microsecond
 
 // way returns how long something takes. n.mu must be held.
-func (n *network) way() time.Duration { return latency + time.Duration(n.rnd.IntN(200))*time.Microsecond }
+func (n *network) way() time.Duration {
+	return latency + time.Duration(n.rnd.IntN(200))*time.Microsecond
+}
 
 // happens draws whether something of a chance in thousandths happens. n.mu must be
 // held.
