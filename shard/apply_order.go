@@ -106,9 +106,11 @@ func (r *dataRun) reshape(s Shape) error {
 	return nil
 }
 
+// setShape takes over a shape. Commands before the birth are of a version that knew
+// no shapes, and whose one shard owned everything: leaders of this one wait for it.
 func (r *dataRun) setShape(s Shape) {
 	r.shape = s
-	r.all = len(s.Owned) == 1 && s.Owned[0].Equal(keys.Span{})
+	r.all = !s.Born() || len(s.Owned) == 1 && s.Owned[0].Equal(keys.Span{})
 }
 
 var errBadSweep = errors.New("malformed sweep")

@@ -159,7 +159,8 @@ func (d *Data) Write(ctx context.Context, kind Kind, request proto.Message) (any
 	return d.submit(ctx, kind, payload, request, nil)
 }
 
-// submit puts a request through the log, with a number if the shard is ordered.
+// submit puts a request through the log, with a number if the shard is ordered and
+// not before it was born.
 // Leases that are kept elsewhere are seen to first. wrap, if not nil, puts something
 // around the command.
 func (d *Data) submit(
@@ -169,6 +170,9 @@ func (d *Data) submit(
 		wrap = func(k Kind, p []byte) (Kind, []byte) { return k, p }
 	}
 	shape := d.Shape()
+	if !shape.Born() {
+		return nil, ErrNotLeader
+	}
 	if !shape.Ordered {
 		kind, payload = wrap(kind, payload)
 		return d.replica.Submit(ctx, Proposal{Kind: kind, Payload: payload})
