@@ -102,7 +102,8 @@ func eachLeaseID(m proto.Message, visit func(*int64)) {
 	})
 }
 
-// forServer returns the request with the lease ids that the server knows.
+// forServer returns the request with the lease ids and revisions that the server
+// knows.
 func forServer[M proto.Message](s *server, req M) M {
 	clone, ok := proto.Clone(req).(M)
 	if !ok {
@@ -113,6 +114,9 @@ func forServer[M proto.Message](s *server, req M) M {
 			*id = actual
 		}
 	})
+	if s.order != nil {
+		s.order.ask(clone)
+	}
 	return clone
 }
 

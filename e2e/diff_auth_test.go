@@ -2,13 +2,11 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -41,7 +39,16 @@ var (
 // kinds with and without rights, on a real etcd and on Latchkey and compares all
 // that they answer.
 func TestAuthDifferential(t *testing.T) {
-	ops := setting(t, opsVariable, 2*defaultAuthOps) / 2
+	runAuthDifferential(t, int(setting(t, shardsVariable, 1)), setting(t, opsVariable, 2*defaultAuthOps)/2)
+}
+
+// TestAuthDifferentialShards is TestAuthDifferential with several shards.
+func TestAuthDifferentialShards(t *testing.T) {
+	runAuthDifferential(t, int(setting(t, shardsVariable, defaultShards)), setting(t, opsVariable, 2*defaultAuthOps)/2)
+}
+
+func runAuthDifferential(t *testing.T, shards int, ops uint64) {
+	t.Helper()
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte(strings.Repeat("secret", 10)), 0o600); err != nil {
 		t.Fatal(err)
@@ -50,11 +57,11 @@ func TestAuthDifferential(t *testing.T) {
 		"simple": "simple", "jwt": "jwt,sign-method=HS256,ttl=24h,priv-key=" + key,
 	} {
 		t.Run(name, func(t *testing.T) {
-			seed := setting(t, seedVariable, uint64(time.Now().UnixNano()))
+			seed := diffSeed(t)
 			reference := startEtcd(t, "etcd", func(c *embed.Config) { c.AuthToken, c.BcryptCost = tokens, 4 })
-			other := startLatchkey(t, "--auth-token", tokens, "--bcrypt-cost", "4")
+			other := startShards(t, newLayout(shards), seed, "--auth-token", tokens, "--bcrypt-cost", "4")
 			d := &authDiffer{differ: newDiffer(t, reference, other, seed), passwords: make(map[string]string)}
-			d.replay = fmt.Sprintf("%s=%d %s=%d go test ./e2e -run '^%s$'", seedVariable, seed, opsVariable, 2*ops, t.Name())
+			d.replay = replayOf(t, other, seed, 2*ops)
 			t.Logf("seed %d, %d operations; to run it again: %s", seed, ops, d.replay)
 			d.run(int(ops))
 			d.report()
@@ -125,6 +132,7 @@ var authOperations = []struct {
 
 // run runs a sequence of n operations behind one that makes users and roles.
 func (d *authDiffer) run(n int) {
+	d.openStreams()
 	d.begin()
 	total := 0
 	for _, o := range authOperations {
@@ -149,7 +157,7 @@ func (d *authDiffer) begin() {
 		ask(d, "RoleAdd", &pb.AuthRoleAddRequest{Name: role}, nil, pb.AuthClient.RoleAdd)
 		ask(d, "UserGrantRole", &pb.AuthUserGrantRoleRequest{User: name, Role: role}, nil, pb.AuthClient.UserGrantRole)
 	}
-	for _, key := range keyPool {
+	for _, key := range d.gen.layout.pool {
 		ask(d, "Put", &pb.PutRequest{Key: key, Value: []byte("v")}, nil, putOf)
 	}
 	ask(d, "AuthEnable", &pb.AuthEnableRequest{}, nil, pb.AuthClient.AuthEnable)
@@ -239,20 +247,20 @@ func (d *authDiffer) send(kind string, req proto.Message, mask func(answer) answ
 	d.t.Helper()
 	d.note(kind, req)
 	sender := d.sender(kind)
-	answers := d.both(func(s *server) answer {
+	answers, ok := d.differ.send(kind, req, func(s *server) answer {
 		ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(d.t.Context(), sender(s)), d.patience)
 		defer cancel()
 		return rpc(ctx, s)
 	})
+	if !ok {
+		return answers
+	}
 	d.countError(kind, answers[0])
 	compared := answers
 	if mask != nil {
 		compared = [2]answer{mask(answers[0]), mask(answers[1])}
 	}
-	d.compare(req, compared)
-	for _, h := range headers(answers[0].msg) {
-		d.gen.rev = max(d.gen.rev, h.GetRevision())
-	}
+	d.judge(req, answers, compared)
 	if err := answers[0].err; err != nil && d.used != "" && (err.Code() == codes.Unauthenticated || err.Message() == oldRevision) {
 		d.again(d.used)
 	}
@@ -490,7 +498,7 @@ func (d *authDiffer) opRangeStream() {
 	r.SortOrder, r.SortTarget = pb.RangeRequest_NONE, pb.RangeRequest_KEY
 	r.MinModRevision, r.MaxModRevision, r.MinCreateRevision, r.MaxCreateRevision = 0, 0, 0, 0
 	d.send("RangeStream", r, nil, func(ctx context.Context, s *server) answer {
-		a, err := streamRange(ctx, s, proto.CloneOf(r))
+		a, err := streamRange(ctx, s, forServer(s, r))
 		if err != nil {
 			return answered(nil, err)
 		}
@@ -505,7 +513,7 @@ func (d *authDiffer) opDelete() {
 }
 
 func (d *authDiffer) opTxn() {
-	ask(d, "Txn", harmless(d.gen.txnRequest(3)), nil, pb.KVClient.Txn)
+	ask(d, "Txn", d.gen.transaction(), nil, pb.KVClient.Txn)
 }
 
 // opCompact compacts at no revision that can be: history stays whole, the checks
@@ -542,7 +550,7 @@ func (d *authDiffer) keepAlive(r *pb.LeaseKeepAliveRequest) {
 	d.send("LeaseKeepAlive", r, nil, func(ctx context.Context, s *server) answer {
 		stream, err := s.lease.LeaseKeepAlive(ctx)
 		if err == nil {
-			err = stream.Send(proto.CloneOf(r))
+			err = stream.Send(forServer(s, r))
 		}
 		if err != nil {
 			return answered(nil, err)
@@ -568,7 +576,7 @@ func (d *authDiffer) watch(r *pb.WatchCreateRequest) {
 	answers := d.send("Watch create", r, nil, func(ctx context.Context, s *server) answer {
 		stream, err := s.watch.Watch(ctx)
 		if err == nil {
-			err = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: proto.CloneOf(r)}})
+			err = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: forServer(s, r)}})
 		}
 		if err != nil {
 			return answered(nil, err)

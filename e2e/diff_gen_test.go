@@ -45,6 +45,10 @@ var (
 type generator struct {
 	*rand.Rand
 
+	// layout has the keys that requests choose from; home is the shard that the
+	// request being made is about, -1 if it may be about all.
+	layout *layout
+	home   int
 	// rev and compact are the store's newest and compacted revision.
 	rev, compact int64
 	// living are the leases that exist, by the reference's id, oldest first.
@@ -54,8 +58,8 @@ type generator struct {
 	picked []int64
 }
 
-func newGenerator(seed uint64) *generator {
-	return &generator{Rand: rand.New(rand.NewPCG(seed, 0)), rev: 1, compact: -1}
+func newGenerator(seed uint64, l *layout) *generator {
+	return &generator{Rand: rand.New(rand.NewPCG(seed, 0)), layout: l, home: -1, rev: 1, compact: -1}
 }
 
 // one tells, once in n calls.
@@ -83,11 +87,45 @@ func (g *generator) key() []byte {
 	if g.one(100) {
 		return nil
 	}
-	return pick(g, keyPool)
+	return pick(g, g.keys())
 }
 
-// rangeEnd returns an end for a range that begins at key.
+// keys returns the keys that the request being made is about.
+func (g *generator) keys() [][]byte {
+	if g.home >= 0 {
+		return g.layout.shards[g.home]
+	}
+	return g.layout.pool
+}
+
+// rangeEnd returns an end for a range that begins at key. One in a shard does not
+// leave it.
 func (g *generator) rangeEnd(key []byte) []byte {
+	switch {
+	case g.home >= 0:
+		end := g.anyEnd(key)
+		if _, limit := g.layout.span(g.home); g.layout.crosses(key, end) {
+			return limit
+		}
+		return end
+	case len(g.layout.splits) > 0 && g.one(3):
+		return g.farEnd(key)
+	default:
+		return g.anyEnd(key)
+	}
+}
+
+// farEnd returns an end beyond the shard of key, if there is one.
+func (g *generator) farEnd(key []byte) []byte {
+	next := g.layout.shardOf(key) + 1
+	if next >= len(g.layout.shards) || g.one(8) {
+		return []byte{0}
+	}
+	beyond := g.layout.shards[next+g.IntN(len(g.layout.shards)-next)]
+	return append(slices.Clone(pick(g, beyond)), 0)
+}
+
+func (g *generator) anyEnd(key []byte) []byte {
 	switch n := g.IntN(20); {
 	case n < 8:
 		return nil
@@ -102,7 +140,7 @@ func (g *generator) rangeEnd(key []byte) []byte {
 	case n < 17:
 		return []byte{0, 0}
 	default:
-		return pick(g, keyPool)
+		return pick(g, g.keys())
 	}
 }
 
@@ -290,13 +328,25 @@ func (g *generator) comparedRevision() int64 {
 	return g.revision()
 }
 
+// transaction returns a transaction of a few levels, mostly one that needs no more
+// than a shard.
+func (g *generator) transaction() *pb.TxnRequest {
+	const depth = 3
+	readOnly := g.one(5)
+	wide := g.one(10) || readOnly && g.one(2)
+	if len(g.layout.splits) > 0 && !wide {
+		g.home = g.IntN(len(g.layout.shards))
+		defer func() { g.home = -1 }()
+	}
+	return harmless(g.txnRequest(depth, readOnly))
+}
+
 // txnRequest returns a transaction of at most depth levels.
-func (g *generator) txnRequest(depth int) *pb.TxnRequest {
+func (g *generator) txnRequest(depth int, readOnly bool) *pb.TxnRequest {
 	r := &pb.TxnRequest{}
 	for range g.IntN(4) {
 		r.Compare = append(r.Compare, g.compare())
 	}
-	readOnly := g.one(5)
 	r.Success = g.branch(depth, readOnly)
 	r.Failure = g.branch(depth, readOnly)
 	if g.one(50) {
@@ -330,7 +380,7 @@ func harmless(r *pb.TxnRequest) *pb.TxnRequest {
 func (g *generator) branch(depth int, readOnly bool) []*pb.RequestOp {
 	var ops []*pb.RequestOp
 	// Most branches put each key once, so that they are accepted.
-	keys := slices.Clone(keyPool)
+	keys := slices.Clone(g.keys())
 	g.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 	for i := range g.IntN(5) {
 		ops = append(ops, g.operation(depth, readOnly, keys[i]))
@@ -363,7 +413,7 @@ func (g *generator) operation(depth int, readOnly bool, key []byte) *pb.RequestO
 		}
 		return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}
 	case n < 19 && depth > 1:
-		return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: g.txnRequest(depth - 1)}}
+		return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: g.txnRequest(depth-1, g.one(5))}}
 	case n == 19 && g.one(4):
 		return &pb.RequestOp{}
 	default:
@@ -376,7 +426,8 @@ func (g *generator) operation(depth int, readOnly bool, key []byte) *pb.RequestO
 // overload brings a transaction to its limit of operations, or beyond it.
 func (g *generator) overload(r *pb.TxnRequest, depth int) {
 	n := maxTxnOps - 2 + g.IntN(4)
-	get := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte("a")}}}
+	key := g.keys()[0]
+	get := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: key}}}
 	switch g.IntN(3) {
 	case 0:
 		for len(r.Success) < n {
@@ -384,7 +435,7 @@ func (g *generator) overload(r *pb.TxnRequest, depth int) {
 		}
 	case 1:
 		for len(r.Compare) < n {
-			r.Compare = append(r.Compare, &pb.Compare{Key: []byte("a")})
+			r.Compare = append(r.Compare, &pb.Compare{Key: key})
 		}
 	default:
 		for len(r.Failure) < n {
@@ -400,7 +451,7 @@ func (g *generator) overload(r *pb.TxnRequest, depth int) {
 // largePut returns a put whose size is about the limit of requests, or what gRPC
 // accepts beyond it.
 func (g *generator) largePut() *pb.PutRequest {
-	r := &pb.PutRequest{Key: pick(g, keyPool)}
+	r := &pb.PutRequest{Key: pick(g, g.keys())}
 	limit := maxRequestBytes
 	if g.one(5) {
 		limit += 512 << 10
@@ -413,13 +464,13 @@ func (g *generator) largePut() *pb.PutRequest {
 	return r
 }
 
-// fatTxn returns a transaction whose events, with the values before, are larger
-// than what a watch gets in one piece.
-func (g *generator) fatTxn() *pb.TxnRequest {
+// fatTxn returns a transaction about the given keys whose events, with the values
+// before, are larger than what a watch gets in one piece.
+func fatTxn(keys [][]byte) *pb.TxnRequest {
 	r := &pb.TxnRequest{}
-	for i := range 3 {
+	for _, key := range keys {
 		r.Success = append(r.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{
-			Key: keyPool[i], Value: []byte(strings.Repeat("y", 400<<10)),
+			Key: key, Value: []byte(strings.Repeat("y", 400<<10)),
 		}}})
 	}
 	return r

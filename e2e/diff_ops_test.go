@@ -9,7 +9,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
@@ -77,7 +76,7 @@ func (d *differ) burst() {
 	const revisions = 1100
 	before := d.gen.rev
 	for i := range revisions {
-		d.put(&pb.PutRequest{Key: pick(d.gen, keyPool), Value: []byte{byte(i)}})
+		d.put(&pb.PutRequest{Key: pick(d.gen, d.gen.keys()), Value: []byte{byte(i)}})
 	}
 	for i, p := range d.streams {
 		if p.halfClosed {
@@ -134,10 +133,11 @@ func (d *differ) opRangeStream() {
 		r.Key, r.RangeEnd = []byte{0}, []byte{0}
 	}
 	d.note("RangeStream", r)
+	d.gen.layout.asked(r)
 	answers := d.both(func(s *server) answer {
 		ctx, cancel := context.WithTimeout(d.t.Context(), d.patience)
 		defer cancel()
-		a, err := streamRange(ctx, s, proto.CloneOf(r))
+		a, err := streamRange(ctx, s, forServer(s, r))
 		if err != nil {
 			return answered(nil, err)
 		}
@@ -179,7 +179,7 @@ func (d *differ) deleteRange(r *pb.DeleteRangeRequest) {
 	})
 }
 
-func (d *differ) opTxn() { d.txn(harmless(d.gen.txnRequest(3))) }
+func (d *differ) opTxn() { d.txn(d.gen.transaction()) }
 
 func (d *differ) txn(r *pb.TxnRequest) {
 	call(d, "Txn", r, func(s *server, ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
@@ -196,7 +196,7 @@ func (d *differ) opCompact() {
 	}
 	// etcd loses the newer value of a key that was deleted and put in the very
 	// revision that history is compacted at, and then can't read it.
-	for d.doubled[r.Revision] {
+	for d.doubled[r.Revision] || d.ended(r.Revision) {
 		r.Revision--
 	}
 	d.settleAll()
@@ -221,9 +221,10 @@ func (d *differ) opLarge() {
 		d.deleteRange(&pb.DeleteRangeRequest{Key: r.GetKey()})
 		return
 	}
-	d.txn(d.gen.fatTxn())
-	d.txn(d.gen.fatTxn())
-	d.deleteRange(&pb.DeleteRangeRequest{Key: []byte("a"), RangeEnd: []byte("b"), PrevKv: true})
+	keys := pick(d.gen, d.gen.layout.shards)[:3]
+	d.txn(fatTxn(keys))
+	d.txn(fatTxn(keys))
+	d.deleteRange(&pb.DeleteRangeRequest{Key: keys[0], RangeEnd: append(slices.Clone(keys[2]), 0), PrevKv: true})
 }
 
 func (d *differ) opGrant() {
@@ -408,8 +409,8 @@ func (d *differ) cancelOne(p *streamPair) {
 // in the way of it.
 func (d *differ) opProgress() {
 	p := d.stream()
-	if p.lagging() && !d.gen.one(4) {
-		return // it would take a while
+	if p.lagging() && !d.gen.one(4) || d.uncertain(p) {
+		return // it would take a while, or may be answered later
 	}
 	d.note("Watch progress", p.index)
 	d.settle(p)
@@ -530,7 +531,10 @@ func (d *differ) opAlarmed() {
 
 // opClear begins anew with an empty keyspace and without leases.
 func (d *differ) opClear() {
-	d.deleteRange(&pb.DeleteRangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, PrevKv: true})
+	for i := range d.gen.layout.shards {
+		key, end := d.gen.layout.span(i)
+		d.deleteRange(&pb.DeleteRangeRequest{Key: key, RangeEnd: end, PrevKv: true})
+	}
 	for _, id := range slices.Clone(d.gen.living) {
 		d.revoke(id)
 	}

@@ -53,7 +53,7 @@ type differ struct {
 
 	// log holds the events since the compaction revision, as the reference tells
 	// them to a watch of everything.
-	log []*mvccpb.Event
+	log []occurrence
 	// doubled are the revisions in which a key changed more than once.
 	doubled map[int64]bool
 	// compactions are the highest revisions that history was compacted at, rising.
@@ -69,8 +69,12 @@ type differ struct {
 func newDiffer(tb testing.TB, reference, other *server, seed uint64) *differ {
 	tb.Helper()
 	checkEnvelopes(tb, reference, other)
+	l := newLayout(1)
+	if other.order != nil {
+		l = other.order.layout
+	}
 	d := &differ{
-		t: tb, servers: [2]*server{reference, other}, gen: newGenerator(seed), ledger: make(ledger), started: time.Now(),
+		t: tb, servers: [2]*server{reference, other}, gen: newGenerator(seed, l), ledger: make(ledger), started: time.Now(),
 		kinds: map[string]int{}, errs: map[string]int{}, failed: map[string]int{}, doubled: map[int64]bool{}, leases: map[int64]int64{},
 		changed: make(chan struct{}, 1), patience: patience,
 	}
@@ -157,15 +161,54 @@ func (d *differ) exchange(kind string, req proto.Message, rpc func(context.Conte
 	d.t.Helper()
 	d.note(kind, req)
 	sent := d.gen.metadata()
-	answers := d.both(func(s *server) answer {
+	answers, ok := d.send(kind, req, func(s *server) answer {
 		ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(d.t.Context(), sent), d.patience)
 		defer cancel()
 		return rpc(ctx, s)
 	})
-	d.countError(kind, answers[0])
-	d.compare(req, answers)
-	d.advance(answers)
+	if ok {
+		d.countError(kind, answers[0])
+		d.judge(req, answers, answers)
+	}
 	return answers[0]
+}
+
+// send sends a request to both servers. A write over several shards must be refused
+// by the one that has them, and is then spared the other: ok is false.
+func (d *differ) send(kind string, req proto.Message, rpc func(*server) answer) (answers [2]answer, ok bool) {
+	d.t.Helper()
+	d.gen.layout.asked(req)
+	if !d.gen.layout.wide(req) {
+		return d.both(rpc), true
+	}
+	answers[1] = rpc(d.servers[1])
+	if refusedForShards(answers[1]) {
+		d.gen.layout.refused[kind]++
+		return [2]answer{answers[1], answers[1]}, false
+	}
+	if answers[1].err == nil {
+		d.fatal("%s accepted a write over several shards: %v", d.servers[1].name, req)
+	}
+	answers[0] = rpc(d.servers[0])
+	return answers, true
+}
+
+// judge compares the answers to a request, or what of them is to be compared, and
+// waits for the events that it caused. Where revisions differ those come first, as
+// the answers can't be read without.
+func (d *differ) judge(req proto.Message, answers, compared [2]answer) {
+	d.t.Helper()
+	_, ends := req.(*pb.LeaseRevokeRequest)
+	o := d.servers[1].order
+	if o == nil || (answers[0].err == nil) != (answers[1].err == nil) {
+		d.compare(req, compared)
+		d.advance(answers, ends)
+		return
+	}
+	o.wrote = nil
+	d.advance(answers, ends)
+	d.compare(req, compared)
+	o.wrote = nil
 }
 
 // countError counts an answer that is an error.
@@ -196,12 +239,69 @@ func (d *differ) compare(req proto.Message, answers [2]answer) {
 		}
 	}
 	d.learnPicked(answers)
+	d.translate(req, answers)
 	d.ledger.mask(sides[0], sides[1])
 	if text := diff(sides[0].msg, sides[1].msg); text != "" {
 		d.fault("%s differs (-%s +%s):\n%s\nrequest: %s\n%s: %s\n%s: %s", d.recent[len(d.recent)-1],
 			d.servers[0].name, d.servers[1].name, text, shortened(prototext.Format(req)),
 			d.servers[0].name, shortened(answers[0].String()), d.servers[1].name, shortened(answers[1].String()))
 	}
+}
+
+// translate puts the reference's revisions into the other server's answer.
+func (d *differ) translate(req proto.Message, answers [2]answer) {
+	d.t.Helper()
+	o := d.servers[1].order
+	if o == nil || answers[1].msg == nil {
+		return
+	}
+	if text := o.audit(req, answers[1].msg); text != "" {
+		d.fault("%s: %s: %v, to %v", d.servers[1].name, text, answers[1].msg, req)
+	}
+	o.translate(answers[1].msg)
+	a, ok := answers[0].msg.(interface{ GetHeader() *pb.ResponseHeader })
+	b, ok2 := answers[1].msg.(interface{ GetHeader() *pb.ResponseHeader })
+	if ok && ok2 && mayLag(answers[1].msg) && b.GetHeader().GetRevision() < a.GetHeader().GetRevision() {
+		b.GetHeader().Revision = a.GetHeader().GetRevision()
+		d.ledger[diffLag]++
+	}
+}
+
+// translate puts the reference's revisions into answers of a watch.
+func (s *server) translate(batches ...*pb.WatchResponse) {
+	if s.order == nil {
+		return
+	}
+	for _, b := range batches {
+		s.order.translate(b)
+	}
+}
+
+// learn takes the revisions of what has happened from the other server's batches,
+// which hold the events of one revision of the reference, and returns them by key.
+func (d *differ) learn(batches []*pb.WatchResponse, ends bool) map[string]int64 {
+	d.t.Helper()
+	revisions := make(map[string]int64)
+	var events []*mvccpb.Event
+	for _, b := range batches {
+		events = append(events, b.GetEvents()...)
+	}
+	for _, e := range events {
+		revisions[string(e.GetKv().GetKey())] = e.GetKv().GetModRevision()
+	}
+	if o := d.servers[1].order; o != nil {
+		if text := o.learn(d.gen.rev, events, ends); text != "" {
+			d.fatal("%s at revision %d: %s: %v", d.servers[1].name, d.gen.rev, text, batches)
+		}
+		d.servers[1].translate(batches...)
+	}
+	return revisions
+}
+
+// ended tells whether a revision was the end of a lease in several shards.
+func (d *differ) ended(rev int64) bool {
+	o := d.servers[1].order
+	return o != nil && o.split(rev)
 }
 
 // learnPicked maps the lease id that each server picked onto the other's.
@@ -215,10 +315,14 @@ func (d *differ) learnPicked(answers [2]answer) {
 }
 
 // advance waits for the events up to the revision of the answers.
-func (d *differ) advance(answers [2]answer) {
+func (d *differ) advance(answers [2]answer, ends bool) {
 	d.t.Helper()
 	revisions := [2]int64{d.gen.rev, d.gen.rev}
 	for i, a := range answers {
+		if d.servers[i].order != nil {
+			revisions[i] = revisions[0]
+			continue
+		}
 		for _, h := range headers(a.msg) {
 			revisions[i] = max(revisions[i], h.GetRevision())
 		}
@@ -228,14 +332,15 @@ func (d *differ) advance(answers [2]answer) {
 	}
 	if revisions[0] > d.gen.rev {
 		d.gen.rev = revisions[0]
-		d.deliver()
+		d.deliver(ends)
 	}
 }
 
 // logged adds events of new revisions to the log.
-func (d *differ) logged(events []*mvccpb.Event) {
+func (d *differ) logged(events []occurrence) {
 	seen := make(map[string]int64)
 	for _, e := range events {
+		d.gen.layout.happened(e.Event)
 		rev := e.GetKv().GetModRevision()
 		if seen[string(e.GetKv().GetKey())] == rev {
 			d.doubled[rev] = true
@@ -248,11 +353,14 @@ func (d *differ) logged(events []*mvccpb.Event) {
 // compacted forgets what the servers have forgotten.
 func (d *differ) compacted(rev int64) {
 	d.gen.compact = rev
+	if o := d.servers[1].order; o != nil {
+		o.compacted = o.compacting
+	}
 	d.compactions = append(d.compactions, rev)
 	if n := len(d.compactions) - keptHashes; n > 0 {
 		d.compactions = slices.Delete(d.compactions, 0, n)
 	}
-	d.log = slices.DeleteFunc(d.log, func(e *mvccpb.Event) bool { return e.GetKv().GetModRevision() < rev })
+	d.log = slices.DeleteFunc(d.log, func(e occurrence) bool { return e.GetKv().GetModRevision() < rev })
 	maps.DeleteFunc(d.doubled, func(r int64, _ bool) bool { return r < rev })
 }
 

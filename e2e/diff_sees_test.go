@@ -13,52 +13,58 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // lie falsifies one answer of a server. It tells whether it could.
 type lie struct {
 	name string
 	tell func(answer any) bool
+	// shards says that it is also told of a server of several shards, alone that it is
+	// told of no other.
+	shards, alone bool
+	// split, if not nil, takes something off an answer, which follows by itself.
+	split func(answer any) (rest *pb.WatchResponse)
 }
 
 // lies are small untruths that a differential run must see.
 var lies = []lie{
-	{"a range counts one more", func(a any) bool {
+	{name: "a range counts one more", shards: true, tell: func(a any) bool {
 		r, ok := a.(*pb.RangeResponse)
 		if ok {
 			r.Count++
 		}
 		return ok
 	}},
-	{"a range says more", func(a any) bool {
+	{name: "a range says more", tell: func(a any) bool {
 		r, ok := a.(*pb.RangeResponse)
 		if ok {
 			r.More = !r.More
 		}
 		return ok
 	}},
-	{"a range swaps two keys", func(a any) bool {
+	{name: "a range swaps two keys", tell: func(a any) bool {
 		r, ok := a.(*pb.RangeResponse)
 		if ok = ok && len(r.GetKvs()) == 2; ok {
 			slices.Reverse(r.Kvs)
 		}
 		return ok
 	}},
-	{"a header names another member", func(a any) bool {
+	{name: "a header names another member", tell: func(a any) bool {
 		r, ok := a.(*pb.PutResponse)
 		if ok {
 			r.Header.MemberId++
 		}
 		return ok
 	}},
-	{"a put has no previous value", func(a any) bool {
+	{name: "a put has no previous value", tell: func(a any) bool {
 		r, ok := a.(*pb.PutResponse)
 		if ok = ok && r.GetPrevKv() != nil; ok {
 			r.PrevKv = nil
 		}
 		return ok
 	}},
-	{"a nested answer has a revision", func(a any) bool {
+	{name: "a nested answer has a revision", tell: func(a any) bool {
 		r, ok := a.(*pb.TxnResponse)
 		if !ok {
 			return false
@@ -71,64 +77,116 @@ var lies = []lie{
 		}
 		return false
 	}},
-	{"a lease has less time", func(a any) bool {
+	{name: "a lease has less time", tell: func(a any) bool {
 		r, ok := a.(*pb.LeaseTimeToLiveResponse)
 		if ok = ok && r.GetTTL() > 0; ok {
 			r.TTL -= 1000
 		}
 		return ok
 	}},
-	{"a lease holds no key", func(a any) bool {
+	{name: "a lease holds no key", tell: func(a any) bool {
 		r, ok := a.(*pb.LeaseTimeToLiveResponse)
 		if ok = ok && len(r.GetKeys()) > 0; ok {
 			r.Keys = r.Keys[1:]
 		}
 		return ok
 	}},
-	{"a keepalive is short", func(a any) bool {
+	{name: "a keepalive is short", tell: func(a any) bool {
 		r, ok := a.(*pb.LeaseKeepAliveResponse)
 		if ok = ok && r.GetTTL() > 0; ok {
 			r.TTL--
 		}
 		return ok
 	}},
-	{"an error has another text", func(a any) bool {
+	{name: "an error has another text", tell: func(a any) bool {
 		s, ok := a.(*status.Status)
 		if ok {
 			*s = *status.New(s.Code(), s.Message()+".")
 		}
 		return ok
 	}},
-	{"an error has another code", func(a any) bool {
+	{name: "an error has another code", tell: func(a any) bool {
 		s, ok := a.(*status.Status)
 		if ok {
 			*s = *status.New(codes.Aborted, s.Message())
 		}
 		return ok
 	}},
-	{"a watch starts a revision later", watchLie(func(r *pb.WatchResponse) bool { return r.GetCreated() }, func(r *pb.WatchResponse) {
+	{name: "a watch starts a revision later", shards: true, tell: watchLie(func(r *pb.WatchResponse) bool { return r.GetCreated() }, func(r *pb.WatchResponse) {
 		r.Header.Revision++
 	})},
-	{"a watch gets the head of another revision", watchLie(hasEvents, func(r *pb.WatchResponse) { r.Header.Revision-- })},
-	{"a watch loses an event", watchLie(hasEvents, func(r *pb.WatchResponse) { r.Events = r.Events[1:] })},
-	{"a watch gets an event twice", watchLie(hasEvents, func(r *pb.WatchResponse) { r.Events = append(r.Events, r.Events[0]) })},
-	{"a watch gets events backwards", watchLie(func(r *pb.WatchResponse) bool { return len(r.GetEvents()) > 1 }, func(r *pb.WatchResponse) {
+	{name: "a watch gets the head of another revision", shards: true, tell: watchLie(hasEvents, func(r *pb.WatchResponse) { r.Header.Revision-- })},
+	{name: "a watch loses an event", shards: true, tell: watchLie(hasEvents, func(r *pb.WatchResponse) { r.Events = r.Events[1:] })},
+	{name: "a watch gets an event twice", shards: true, tell: watchLie(hasEvents, func(r *pb.WatchResponse) { r.Events = append(r.Events, r.Events[0]) })},
+	{name: "a watch gets events backwards", shards: true, tell: watchLie(func(r *pb.WatchResponse) bool { return len(r.GetEvents()) > 1 }, func(r *pb.WatchResponse) {
 		slices.Reverse(r.Events)
 	})},
-	{"a watch gets a deletion for a put", watchLie(hasEvents, func(r *pb.WatchResponse) { r.Events[0].Type = 1 - r.Events[0].Type })},
-	{"a watch gets no previous value", watchLie(func(r *pb.WatchResponse) bool {
+	{name: "a watch gets a deletion for a put", tell: watchLie(hasEvents, func(r *pb.WatchResponse) { r.Events[0].Type = 1 - r.Events[0].Type })},
+	{name: "a watch gets no previous value", tell: watchLie(func(r *pb.WatchResponse) bool {
 		return slices.ContainsFunc(r.GetEvents(), func(e *mvccpb.Event) bool { return e.GetPrevKv() != nil })
 	}, func(r *pb.WatchResponse) {
 		for _, e := range r.Events {
 			e.PrevKv = nil
 		}
 	})},
-	{"progress is behind", watchLie(func(r *pb.WatchResponse) bool {
+	{name: "progress is behind", shards: true, tell: watchLie(func(r *pb.WatchResponse) bool {
 		return r.GetWatchId() == -1 && !r.GetCreated() && !r.GetCanceled()
 	}, func(r *pb.WatchResponse) { r.Header.Revision-- })},
-	{"a refused watch has no reason", watchLie(func(r *pb.WatchResponse) bool { return r.GetCancelReason() != "" }, func(r *pb.WatchResponse) {
+	{name: "a refused watch has no reason", tell: watchLie(func(r *pb.WatchResponse) bool { return r.GetCancelReason() != "" }, func(r *pb.WatchResponse) {
 		r.CancelReason = ""
 	})},
+	{name: "a watch gets a revision in two parts", shards: true, split: func(a any) *pb.WatchResponse {
+		r, ok := a.(*pb.WatchResponse)
+		if n := len(r.GetEvents()); !ok || n < 2 || r.GetEvents()[0].GetKv().GetModRevision() != r.GetEvents()[n-1].GetKv().GetModRevision() {
+			return nil
+		}
+		rest := proto.CloneOf(r)
+		rest.Events, r.Events = rest.Events[1:], r.Events[:1]
+		return rest
+	}},
+	{name: "a put is said to have another revision", alone: true, tell: func(a any) bool {
+		r, ok := a.(*pb.PutResponse)
+		if ok {
+			r.Header.Revision++
+		}
+		return ok
+	}},
+	{name: "a range is of an older revision", alone: true, tell: func(a any) bool {
+		r, ok := a.(*pb.RangeResponse)
+		if ok {
+			r.Header.Revision--
+		}
+		return ok
+	}},
+	{name: "a key was created in a gap", alone: true, tell: func(a any) bool {
+		r, ok := a.(*pb.RangeResponse)
+		if ok = ok && len(r.GetKvs()) > 0; ok {
+			r.Kvs[0].CreateRevision--
+		}
+		return ok
+	}},
+	{name: "a change has two revisions", alone: true, tell: watchLie(func(r *pb.WatchResponse) bool { return len(r.GetEvents()) > 1 }, func(r *pb.WatchResponse) {
+		kv := r.Events[len(r.Events)-1].Kv
+		kv.ModRevision++
+		r.Header.Revision = max(r.Header.Revision, kv.ModRevision)
+	})},
+	{name: "a watch ends by another compaction", alone: true, tell: watchLie(func(r *pb.WatchResponse) bool { return r.GetCompactRevision() > 0 }, func(r *pb.WatchResponse) {
+		r.CompactRevision++
+	})},
+	{name: "a lease's call shows an old revision", alone: true, tell: func(a any) bool {
+		r, ok := a.(*pb.LeaseGrantResponse)
+		if ok {
+			r.Header.Revision -= 2
+		}
+		return ok
+	}},
+	{name: "a write over several shards is refused for another reason", alone: true, tell: func(a any) bool {
+		s, ok := a.(*status.Status)
+		if ok = ok && s.Message() == overShards; ok {
+			*s = *status.New(codes.Unavailable, s.Message())
+		}
+		return ok
+	}},
 }
 
 func hasEvents(r *pb.WatchResponse) bool { return len(r.GetEvents()) > 0 }
@@ -156,11 +214,11 @@ func (l *liar) falsify(reply any, err error) error {
 		return err
 	}
 	if err == nil {
-		l.told.Store(l.lie.tell(reply))
+		l.told.Store(l.lie.tell != nil && l.lie.tell(reply))
 		return nil
 	}
 	s := status.Convert(err)
-	if !l.lie.tell(s) {
+	if l.lie.tell == nil || !l.lie.tell(s) {
 		return err
 	}
 	l.told.Store(true)
@@ -183,13 +241,25 @@ func (l *liar) stream(
 type lyingStream struct {
 	grpc.ClientStream
 	liar *liar
+	// rest is what is still to come of the last answer.
+	rest *pb.WatchResponse
 }
 
 // RecvMsg receives a message, not always the truth. The ends of streams are true.
 func (s *lyingStream) RecvMsg(m any) error {
+	if r, ok := m.(*pb.WatchResponse); ok && s.rest != nil {
+		proto.Merge(r, s.rest)
+		s.rest = nil
+		return nil
+	}
 	err := s.ClientStream.RecvMsg(m)
 	if err != nil {
 		return err
+	}
+	if l := s.liar; l.lie.split != nil && l.armed.Load() && !l.told.Load() {
+		s.rest = l.lie.split(m)
+		l.told.Store(s.rest != nil)
+		return nil
 	}
 	return s.liar.falsify(m, nil)
 }
@@ -207,12 +277,36 @@ func (a *audience) FailNow() { runtime.Goexit() }
 // TestDifferentialSees runs etcd against an etcd whose answers are falsified in
 // one place: each such lie must be reported.
 func TestDifferentialSees(t *testing.T) {
-	first, second := startEtcd(t, "etcd"), startEtcd(t, "lying etcd")
+	var told []lie
+	for _, l := range lies {
+		if !l.alone {
+			told = append(told, l)
+		}
+	}
+	seesLies(t, startEtcd(t, "etcd"), startEtcd(t, "lying etcd"), told)
+}
+
+// TestDifferentialSeesShards runs etcd against a Latchkey of several shards whose
+// answers are falsified.
+func TestDifferentialSeesShards(t *testing.T) {
+	var told []lie
+	for _, l := range lies {
+		if l.shards || l.alone {
+			told = append(told, l)
+		}
+	}
+	seesLies(t, startEtcd(t, "etcd"), startShards(t, newLayout(defaultShards), 1), told)
+}
+
+// seesLies tells each lie of the second server in a run of its own.
+func seesLies(t *testing.T, first, second *server, lies []lie) {
+	t.Helper()
 	base := setting(t, seedVariable, 1)
 	for i, lie := range lies {
 		t.Run(lie.name, func(t *testing.T) {
 			l := &liar{lie: lie}
-			liar := dial(t, "lying etcd", second.address, grpc.WithUnaryInterceptor(l.unary), grpc.WithStreamInterceptor(l.stream))
+			liar := dial(t, "lying "+second.name, second.address, grpc.WithUnaryInterceptor(l.unary), grpc.WithStreamInterceptor(l.stream))
+			liar.order = second.order
 			a := &audience{TB: t}
 			done := make(chan struct{})
 			go func() {
@@ -236,20 +330,26 @@ func TestDifferentialSees(t *testing.T) {
 
 // adopt begins with servers that have been used before, with equal content.
 func (d *differ) adopt() {
-	for _, s := range d.servers {
+	var revisions [2]int64
+	for i, s := range d.servers {
 		d.tidy(s)
+		head, err := s.kv.Range(d.t.Context(), &pb.RangeRequest{Key: []byte{0}})
+		if err != nil {
+			d.fatal("ask for the revision: %v", err)
+		}
+		revisions[i] = head.GetHeader().GetRevision()
 	}
-	head, err := d.servers[0].kv.Range(d.t.Context(), &pb.RangeRequest{Key: []byte{0}})
-	if err != nil {
-		d.fatal("ask for the revision: %v", err)
+	d.gen.rev = revisions[0]
+	if s := d.servers[1]; s.order != nil {
+		s.order = newOrder(s.order.layout, uint64(revisions[0]), revisions[1], revisions[0])
 	}
-	d.gen.rev = head.GetHeader().GetRevision()
 	d.openStreams()
 	d.put(&pb.PutRequest{Key: []byte("a"), Value: []byte("v0")})
 	d.compactAt(&pb.CompactionRequest{Revision: d.gen.rev})
 }
 
-// tidy ends the leases and alarms that a run has left.
+// tidy ends the alarms and leases that a run has left and, where revisions differ,
+// deletes its keys.
 func (d *differ) tidy(s *server) {
 	ctx := d.t.Context()
 	alarms, err := s.maint.Alarm(ctx, &pb.AlarmRequest{})
@@ -260,6 +360,14 @@ func (d *differ) tidy(s *server) {
 		r := &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: a.GetMemberID(), Alarm: a.GetAlarm()}
 		if _, err := s.maint.Alarm(ctx, r); err != nil {
 			d.fatal("clear alarm: %v", err)
+		}
+	}
+	if d.servers[1].order != nil {
+		for i := range d.gen.layout.shards {
+			key, end := d.gen.layout.span(i)
+			if _, err := s.kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: key, RangeEnd: end}); err != nil {
+				d.fatal("delete keys: %v", err)
+			}
 		}
 	}
 	leases, err := s.lease.LeaseLeases(ctx, &pb.LeaseLeasesRequest{})

@@ -55,6 +55,8 @@ type server struct {
 	// actual are the lease ids that this server picked, by the id that the
 	// reference picked for the same lease; logical is the opposite.
 	actual, logical map[int64]int64
+	// order maps revisions onto the reference's, nil where they are the same.
+	order *order
 }
 
 // startEtcd runs a real etcd of one member in this process until the test ends.
@@ -127,6 +129,17 @@ func startLatchkey(t *testing.T, flags ...string) *server {
 		}
 	})
 	return dial(t, "latchkey", l.Addr().String())
+}
+
+// startShards runs a Latchkey that divides the keys of a layout among shards.
+func startShards(t *testing.T, l *layout, seed uint64, flags ...string) *server {
+	t.Helper()
+	if len(l.splits) == 0 {
+		return startLatchkey(t, flags...)
+	}
+	s := startLatchkey(t, append([]string{"--initial-splits", l.flag()}, flags...)...)
+	s.order = newOrder(l, seed, 1, 1)
+	return s
 }
 
 // hasty is a file system that syncs nothing: the comparison, which no crash may

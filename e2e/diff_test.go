@@ -13,9 +13,14 @@ import (
 
 // Settings of the differential test.
 const (
-	opsVariable  = "LATCHKEY_DIFF_OPS"
-	seedVariable = "LATCHKEY_DIFF_SEED"
-	defaultOps   = 6000
+	opsVariable    = "LATCHKEY_DIFF_OPS"
+	seedVariable   = "LATCHKEY_DIFF_SEED"
+	shardsVariable = "LATCHKEY_DIFF_SHARDS"
+	defaultOps     = 6000
+	// shardsOps is the default length with several shards, of which there are
+	// defaultShards.
+	shardsOps     = 4000
+	defaultShards = 4
 )
 
 // setting returns a number of the environment.
@@ -35,21 +40,33 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 // TestDifferential runs random operations on a real etcd and on Latchkey and
 // compares everything that they answer.
 func TestDifferential(t *testing.T) {
-	runDifferential(t, startEtcd(t, "etcd"), startLatchkey(t), setting(t, opsVariable, defaultOps))
+	seed := diffSeed(t)
+	shards := newLayout(int(setting(t, shardsVariable, 1)))
+	runDifferential(t, startEtcd(t, "etcd"), startShards(t, shards, seed), seed, setting(t, opsVariable, defaultOps))
+}
+
+// TestDifferentialShards is TestDifferential with several shards.
+func TestDifferentialShards(t *testing.T) {
+	seed := diffSeed(t)
+	shards := newLayout(int(setting(t, shardsVariable, defaultShards)))
+	runDifferential(t, startEtcd(t, "etcd"), startShards(t, shards, seed), seed, setting(t, opsVariable, shardsOps))
+}
+
+func diffSeed(t *testing.T) uint64 {
+	t.Helper()
+	return setting(t, seedVariable, uint64(time.Now().UnixNano()))
 }
 
 // TestDifferentialOfEtcd runs the test of etcd against etcd: what it finds would
 // be a fault of its own.
 func TestDifferentialOfEtcd(t *testing.T) {
 	const ops = 1500
-	runDifferential(t, startEtcd(t, "etcd"), startEtcd(t, "other etcd"), ops)
+	runDifferential(t, startEtcd(t, "etcd"), startEtcd(t, "other etcd"), diffSeed(t), ops)
 }
 
-func runDifferential(t *testing.T, reference, other *server, ops uint64) {
+func runDifferential(t *testing.T, reference, other *server, seed, ops uint64) {
 	t.Helper()
-	seed := setting(t, seedVariable, uint64(time.Now().UnixNano()))
-	replay := fmt.Sprintf("%s=%d %s=%d go test ./e2e -run '^%s$'", seedVariable, seed, opsVariable,
-		setting(t, opsVariable, defaultOps), t.Name())
+	replay := replayOf(t, other, seed, ops)
 	t.Logf("seed %d, %d operations; to run it again: %s", seed, ops, replay)
 	d := newDiffer(t, reference, other, seed)
 	d.replay = replay
@@ -58,6 +75,19 @@ func runDifferential(t *testing.T, reference, other *server, ops uint64) {
 	if ops >= defaultOps {
 		d.missed()
 	}
+	if ops >= shardsOps {
+		d.gen.layout.missed(t)
+	}
+}
+
+// replayOf is the command that runs a sequence again.
+func replayOf(t *testing.T, other *server, seed, ops uint64) string {
+	t.Helper()
+	shards := 1
+	if other.order != nil {
+		shards = len(other.order.layout.shards)
+	}
+	return fmt.Sprintf("%s=%d %s=%d %s=%d go test ./e2e -run '^%s$'", shardsVariable, shards, seedVariable, seed, opsVariable, ops, t.Name())
 }
 
 // requiredKinds and requiredErrors must occur in every run of the default length.
@@ -106,6 +136,7 @@ func (d *differ) report() {
 	printCounts(&b, d.errs)
 	fmt.Fprint(&b, "allowed differences:\n")
 	d.ledger.print(&b)
+	d.gen.layout.print(&b)
 	d.t.Log(b.String())
 }
 

@@ -213,17 +213,45 @@ type watchModel struct {
 	id  int64
 	// from is the first revision whose events the watch gets.
 	from int64
-	// due are the events that it was not yet seen to deliver.
-	due []*mvccpb.Event
+	// vague is set where the servers begin at different events, the second with its
+	// revision start.
+	vague bool
+	start int64
+	// due are the events that it was not yet seen to deliver, on each side.
+	due [2][]*mvccpb.Event
 	// lagging is set while the watch may not have caught up.
 	lagging bool
 	// lost is set when compaction has ended the watch.
 	lost bool
 }
 
-// matches tells whether the watch gets an event.
+// occurrence is an event as the reference tells it, and its revision on the other
+// server.
+type occurrence struct {
+	*mvccpb.Event
+	other int64
+}
+
+// owe adds an event to what the watch has to deliver on each side.
+func (m *watchModel) owe(e occurrence) {
+	if !m.matches(e.Event) {
+		return
+	}
+	began := e.GetKv().GetModRevision() >= m.from
+	if began {
+		m.due[0] = append(m.due[0], e.Event)
+	}
+	if m.vague {
+		began = e.other >= m.start
+	}
+	if began {
+		m.due[1] = append(m.due[1], e.Event)
+	}
+}
+
+// matches tells whether the watch is about an event.
 func (m *watchModel) matches(e *mvccpb.Event) bool {
-	if m.lost || e.GetKv().GetModRevision() < m.from {
+	if m.lost {
 		return false
 	}
 	if slices.Contains(m.req.GetFilters(), pb.WatchCreateRequest_NOPUT) && e.GetType() == mvccpb.Event_PUT ||
@@ -299,14 +327,16 @@ func (d *differ) closePair(p *streamPair) {
 	}
 }
 
-// request sends a request on both sides of a stream.
-func (d *differ) request(p *streamPair, r *pb.WatchRequest) {
+// request sends a request on both sides of a stream and returns what was sent.
+func (d *differ) request(p *streamPair, r *pb.WatchRequest) (sent [2]*pb.WatchRequest) {
 	d.t.Helper()
-	for _, side := range p.sides {
-		if err := side.send(r); err != nil {
+	for i, side := range p.sides {
+		sent[i] = forServer(side.server, r)
+		if err := side.send(sent[i]); err != nil {
 			d.fatal("send on stream %d of %s: %v", p.index, side.server.name, err)
 		}
 	}
+	return sent
 }
 
 // control takes the answer to a request from both sides of a stream, compares
@@ -329,13 +359,22 @@ func (d *differ) control(p *streamPair, req proto.Message) *pb.WatchResponse {
 // create starts a watch and compares the answers.
 func (d *differ) create(p *streamPair, req *pb.WatchCreateRequest) {
 	d.t.Helper()
-	d.request(p, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: req}})
+	o := d.servers[1].order
+	if o != nil && o.severed(req.GetStartRevision()) {
+		req.StartRevision++
+	}
+	vague := o != nil && o.vague(req.GetStartRevision())
+	sent := d.request(p, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: req}})
 	resp := d.control(p, req)
 	if resp.GetCanceled() {
 		d.errs["watch: "+resp.GetCancelReason()]++
 		return
 	}
-	m := &watchModel{req: req, id: resp.GetWatchId(), from: req.GetStartRevision()}
+	d.gen.layout.asked(req)
+	m := &watchModel{
+		req: req, id: resp.GetWatchId(), from: req.GetStartRevision(),
+		vague: vague, start: sent[1].GetCreateRequest().GetStartRevision(),
+	}
 	switch {
 	case m.from == 0:
 		m.from = d.gen.rev + 1
@@ -349,9 +388,7 @@ func (d *differ) create(p *streamPair, req *pb.WatchCreateRequest) {
 	case m.from <= d.gen.rev:
 		m.lagging = true
 		for _, e := range d.log {
-			if m.matches(e) {
-				m.due = append(m.due, e)
-			}
+			m.owe(e)
 		}
 	}
 	p.watches[m.id] = m
@@ -368,8 +405,9 @@ func (d *differ) cancelWatch(p *streamPair, id int64) {
 }
 
 // deliver waits for the events of the newest revision and shares them out to the
-// watches; those that keep up have to deliver them now.
-func (d *differ) deliver() {
+// watches; those that keep up have to deliver them now. ends says that they may be
+// those of the end of a lease.
+func (d *differ) deliver(ends bool) {
 	d.t.Helper()
 	first := d.streams[0]
 	all := first.watches[everythingID]
@@ -377,11 +415,18 @@ func (d *differ) deliver() {
 	for i, side := range first.sides {
 		d.await(fmt.Sprintf("the events of revision %d from %s", d.gen.rev, side.server.name), func() bool {
 			batches[i] = append(batches[i], side.take(everythingID)...)
+			if side.server.order != nil {
+				return countEvents(batches[i]) >= countEvents(batches[0])
+			}
 			n := len(batches[i])
 			return n > 0 && batches[i][n-1].GetHeader().GetRevision() >= d.gen.rev
 		})
 	}
-	news := d.compareBatches(first, all, batches)
+	revisions := d.learn(batches[1], ends)
+	var news []occurrence
+	for _, e := range d.compareBatches(first, all, batches)[0] {
+		news = append(news, occurrence{e, revisions[string(e.GetKv().GetKey())]})
+	}
 	d.logged(news)
 	for _, p := range d.streams {
 		for _, m := range p.watches {
@@ -389,13 +434,19 @@ func (d *differ) deliver() {
 				continue
 			}
 			for _, e := range news {
-				if m.matches(e) {
-					m.due = append(m.due, e)
-				}
+				m.owe(e)
 			}
 		}
 		d.check(p, false)
 	}
+}
+
+func countEvents(batches []*pb.WatchResponse) int {
+	n := 0
+	for _, b := range batches {
+		n += len(b.GetEvents())
+	}
+	return n
 }
 
 // check compares what the watches of a stream have delivered; laggards says
@@ -412,7 +463,7 @@ func (d *differ) check(p *streamPair, laggards bool) {
 		if id == everythingID || m.lagging && !laggards {
 			continue
 		}
-		if len(m.due) > 0 {
+		if len(m.due[0]) > 0 || len(m.due[1]) > 0 {
 			d.checkWatch(p, m)
 		}
 		d.strays(p, id)
@@ -424,22 +475,51 @@ func (d *differ) checkWatch(p *streamPair, m *watchModel) {
 	d.t.Helper()
 	var batches [2][]*pb.WatchResponse
 	for i, side := range p.sides {
+		due := m.due[i]
+		if len(due) == 0 {
+			continue
+		}
 		d.await(fmt.Sprintf("%d events, the first of revision %d, of watch %d on stream %d of %s (%v)",
-			len(m.due), m.due[0].GetKv().GetModRevision(), m.id, p.index, side.server.name, m.req), func() bool {
-			return side.pending(m.id) >= len(m.due)
+			len(due), due[0].GetKv().GetModRevision(), m.id, p.index, side.server.name, m.req), func() bool {
+			return side.pending(m.id) >= len(due)
 		})
 		batches[i] = side.take(m.id)
+		side.server.translate(batches[i]...)
 	}
-	events := d.compareBatches(p, m, batches)
-	if len(events) != len(m.due) {
-		d.fatal("watch %d on stream %d delivered %d events instead of %d: %v", m.id, p.index, len(events), len(m.due), events)
+	for i, events := range d.compareBatches(p, m, batches) {
+		d.checkDue(p, m, i, events)
+	}
+	m.due = [2][]*mvccpb.Event{}
+}
+
+// checkDue holds the events that a watch has delivered on one side against what it
+// had to.
+func (d *differ) checkDue(p *streamPair, m *watchModel, side int, events []*mvccpb.Event) {
+	d.t.Helper()
+	due, name := m.due[side], d.servers[side].name
+	if len(events) != len(due) {
+		d.fatal("watch %d on stream %d of %s delivered %d events instead of %d: %v", m.id, p.index, name, len(events), len(due), events)
 	}
 	for i, e := range events {
-		if !proto.Equal(e.GetKv(), m.due[i].GetKv()) || e.GetType() != m.due[i].GetType() {
-			d.fault("watch %d on stream %d delivered %v instead of %v", m.id, p.index, e, m.due[i])
+		if !proto.Equal(e.GetKv(), due[i].GetKv()) || e.GetType() != due[i].GetType() {
+			d.fault("watch %d on stream %d of %s delivered %v instead of %v", m.id, p.index, name, e, due[i])
 		}
 	}
-	m.due = nil
+}
+
+// uncertain tells whether it is unknown if the stream's progress would be told: a
+// watch may have begun on one server alone.
+func (d *differ) uncertain(p *streamPair) bool {
+	o := d.servers[1].order
+	if o == nil {
+		return false
+	}
+	for _, m := range p.watches {
+		if m.start < startsFar && max(m.start, o.exactly(m.req.GetStartRevision())) > o.last().rev {
+			return true
+		}
+	}
+	return false
 }
 
 // strays reports events that no watch was owed.
