@@ -179,7 +179,11 @@ func (r *Router) lookBack(ctx context.Context, reads map[*shard.Data][]keys.Span
 	if rev > 0 && rev < compacted {
 		return nil, mvcc.ErrCompacted
 	}
-	return r.open(reads, resolved, compacted)
+	l, err := r.open(reads, resolved, compacted)
+	if errors.Is(err, errLookAgain) {
+		return nil, nil // a shard has swept what another has not reached
+	}
+	return l, err
 }
 
 // promise has the leaders promise that nothing more comes up to rev in what is read.

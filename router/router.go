@@ -70,6 +70,8 @@ func New(c Config) *Router {
 		places: c.Map, order: c.Order, leaders: c.Leaders, directory: c.Directory, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
 	}
 	r.closer = newCloser(r)
+	// This node may have shown what it holds before it was started anew.
+	r.Revision()
 	return r
 }
 

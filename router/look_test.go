@@ -1,0 +1,55 @@
+package router
+
+import (
+	"testing"
+	"testing/synctest"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// another returns a router over the same shards that has answered nobody yet, as that
+// of another node is.
+func (s *system) another() *Router {
+	return New(Config{Map: s.places, Order: s.order, Shards: s.shards, Timeout: s.timeout})
+}
+
+// everywhere reads all keys as this node knows them.
+var everywhere = &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, Serializable: true}
+
+// A node that knows of no revision that all shards still have asks the leaders.
+func TestSerializableReadBelowTheCompaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		other := s.another()
+		defer other.Close()
+		for range 5 {
+			if _, err := s.Put(t.Context(), put("a")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.shards[2].SweepTo(t.Context(), s.Revision()); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := other.Range(t.Context(), everywhere); err != nil || r.Count != 1 || r.Kvs[0].Version != 5 {
+			t.Errorf("%v, %v", r, err)
+		}
+	})
+}
+
+// What was shown before a restart is not forgotten with it.
+func TestSerializableReadAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		wrote, err := s.Put(t.Context(), put("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := s.another()
+		defer again.Close()
+		if r, err := again.Range(t.Context(), everywhere); err != nil || r.Count != 1 || r.Header.Revision < wrote.Header.Revision {
+			t.Errorf("%v, %v", r, err)
+		}
+	})
+}
