@@ -209,7 +209,7 @@ func (g *WatchGroup) Progress() (rev int64, ok, later bool) {
 	}
 	for _, f := range g.shared {
 		if !f.group.Empty() {
-			p.add(f, f.group.Progress)
+			p.shared(f, f.group.Progress)
 		}
 	}
 	return g.told(p.result(len(g.watches) > 0))
@@ -220,7 +220,7 @@ func (g *WatchGroup) ProgressOf(id int64) (rev int64, ok, later bool) {
 	p := g.progress()
 	switch w := g.watches[id]; {
 	case w.feed != nil:
-		p.add(w.feed, func() (int64, bool) { return w.feed.group.ProgressOf(id) })
+		p.shared(w.feed, func() (int64, bool) { return w.feed.group.ProgressOf(id) })
 	case w.merged != nil:
 		p.merged(w.merged)
 	default:
@@ -249,37 +249,40 @@ type progress struct {
 
 func (g *WatchGroup) progress() *progress { return &progress{target: g.r.given.Load(), rev: -1} }
 
-// add adds what some watchers of a feed say of themselves.
-func (p *progress) add(f *feed, of func() (rev int64, ok bool)) {
-	rev, ok := of()
-	for ok && rev < p.target {
-		if !f.await(p.target) {
-			p.later = true
-			return
-		}
-		// Resolved meanwhile: there may be events from before.
-		rev, ok = of()
+// add adds what some watchers of a feed say of themselves when their shard is as far as
+// the target. It reports whether they say anything.
+func (p *progress) add(f *feed, of func() (rev int64, ok bool)) bool {
+	if !f.await(p.target) {
+		p.later = true
+		return true
 	}
-	switch {
-	case !ok:
-		p.never = true
-	case p.rev < 0 || rev < p.rev:
+	// Not earlier: there may be events from before.
+	rev, ok := of()
+	if ok && (p.rev < 0 || rev < p.rev) {
 		p.rev = rev
+	}
+	return ok
+}
+
+// shared adds watchers of one shard.
+func (p *progress) shared(f *feed, of func() (rev int64, ok bool)) {
+	if !p.add(f, of) {
+		p.never = true
 	}
 }
 
-// merged adds a watcher of several shards. Events that it holds come before.
+// merged adds a watcher of several shards. Events that it holds, or has still to take,
+// come before.
 func (p *progress) merged(m *merged) {
 	if m.ended || m.future(p.target) {
 		p.never = true
 		return
 	}
 	for _, piece := range m.pieces {
-		if len(piece.held) > 0 {
+		of := func() (int64, bool) { return piece.feed.group.ProgressOf(pieceID) }
+		if len(piece.held) > 0 || !p.add(piece.feed, of) {
 			p.later = true
-			continue
 		}
-		p.add(piece.feed, func() (int64, bool) { return piece.feed.group.ProgressOf(pieceID) })
 	}
 }
 

@@ -1,0 +1,89 @@
+package router
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// told waits for progress, of all watchers or of one, and for the events before it.
+func told(t *testing.T, g *WatchGroup, progress func() (int64, bool, bool)) (int64, error) {
+	t.Helper()
+	for deadline := time.After(time.Minute); ; {
+		for {
+			if _, more, err := g.Poll(); err != nil {
+				return 0, err
+			} else if !more {
+				break
+			}
+		}
+		rev, ok, later := progress()
+		switch {
+		case ok:
+			return rev, nil
+		case !later:
+			return 0, errors.New("there is to be none")
+		}
+		select {
+		case <-g.Ready():
+		case <-deadline:
+			return 0, errors.New("none within a minute")
+		}
+	}
+}
+
+// A watch that starts behind what clients have seen makes progress, though nothing
+// has happened there in its shard.
+func TestProgressOfStartsThatIdleShardsHaveNotReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		for range 5 {
+			if _, err := s.Put(t.Context(), put("z")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, o := range map[string]mvcc.WatchOptions{
+			"one shard":   {Key: []byte("a"), Start: 4},
+			"both shards": {Key: []byte("a"), End: []byte{0}, Start: 4},
+		} {
+			g := s.NewWatchGroup()
+			defer g.Close()
+			g.Add(1, o)
+			if rev, err := told(t, g, g.Progress); err != nil || rev < 6 {
+				t.Errorf("%s: %d, %v", name, rev, err)
+			}
+			g.Add(2, mvcc.WatchOptions{Key: []byte("z"), Start: 1000})
+			if _, ok, later := g.Progress(); ok || later {
+				t.Errorf("%s: progress beside a watch of the future: %v %v", name, ok, later)
+			}
+			if rev, err := told(t, g, func() (int64, bool, bool) { return g.ProgressOf(1) }); err != nil || rev < 6 {
+				t.Errorf("%s: its own: %d, %v", name, rev, err)
+			}
+		}
+	})
+}
+
+// Progress of a watch of several shards is put off, not dropped, while there are events
+// that it has still to hand out.
+func TestProgressBehindEventsOfSeveralShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		g := s.NewWatchGroup()
+		defer g.Close()
+		g.Add(1, mvcc.WatchOptions{Key: []byte("a"), End: []byte{0}})
+		if _, err := s.Put(t.Context(), put("a")); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok, later := g.Progress(); ok || !later {
+			t.Errorf("progress with an event to come: %v, later %v", ok, later)
+		}
+		if rev, err := told(t, g, g.Progress); err != nil || rev != 2 {
+			t.Errorf("progress behind the event: %d, %v", rev, err)
+		}
+	})
+}
