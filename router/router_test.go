@@ -130,7 +130,7 @@ func (o *tally) Compact(_ context.Context, rev int64) (bool, error) {
 
 func (s *system) close(t *testing.T) {
 	t.Helper()
-	s.Router.Close()
+	s.Close()
 	s.host.Close()
 	for _, d := range s.shards {
 		d.Close()

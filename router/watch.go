@@ -128,9 +128,11 @@ func (g *WatchGroup) Add(id int64, o mvcc.WatchOptions) (rev int64) {
 			g.shared[parts[0].d] = f
 		}
 		g.watches[id] = watching{feed: f}
-		now = max(now, f.group.Add(id, o))
+		f.group.Add(id, o)
 	default:
-		g.watches[id] = watching{merged: g.newMerged(id, parts, o)}
+		m := g.newMerged(id, parts, o)
+		g.watches[id] = watching{merged: m}
+		now = m.after
 	}
 	raiseTo(&g.r.given, now)
 	return now

@@ -1,7 +1,10 @@
 package router
 
 import (
+	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,6 +87,77 @@ func TestProgressBehindEventsOfSeveralShards(t *testing.T) {
 		}
 		if rev, err := told(t, g, g.Progress); err != nil || rev != 2 {
 			t.Errorf("progress behind the event: %d, %v", rev, err)
+		}
+	})
+}
+
+// first waits for the first event of a group.
+func first(t *testing.T, g *WatchGroup) int64 {
+	t.Helper()
+	for {
+		b, ok, err := g.Poll()
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case ok:
+			return b.Events[0].Kv.ModRevision
+		}
+		<-g.Ready()
+	}
+}
+
+// A watch from now has every event after the revision that its creation was answered
+// with, and none from before, whatever happens in its shards meanwhile.
+func TestWatchFromNowBeginsBehindItsHeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var writers sync.WaitGroup
+		for _, key := range []string{"a", "z"} {
+			for range 4 {
+				writers.Go(func() {
+					for ctx.Err() == nil {
+						if _, err := s.Put(t.Context(), put(key)); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+		}
+		all := mvcc.WatchOptions{Key: []byte("a"), End: []byte{0}}
+		began := make(map[int64]int64)
+		for range 500 {
+			g := s.NewWatchGroup()
+			rev := g.Add(1, all)
+			began[rev] = first(t, g)
+			g.Close()
+		}
+		cancel()
+		writers.Wait()
+		all.Start = 1
+		g := s.NewWatchGroup()
+		defer g.Close()
+		g.Add(1, all)
+		history := []int64{}
+		for len(history) == 0 || history[len(history)-1] < s.Revision() {
+			b, ok, err := g.Poll()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range b.Events {
+				history = append(history, e.Kv.ModRevision)
+			}
+			if !ok {
+				<-g.Ready()
+			}
+		}
+		for rev, got := range began {
+			at, _ := slices.BinarySearch(history, rev+1)
+			if at == len(history) || history[at] != got {
+				t.Errorf("a watch from %d begins with %d, want %d", rev, got, history[at])
+			}
 		}
 	})
 }
