@@ -18,7 +18,8 @@ import (
 //  4. The state machine settles it when it has applied; a later batch of the
 //     term, or a begin entry above the term, that applies from the log settles
 //     it as never; dragonboat's "dropped" settles it as never.
-//  5. A batch in doubt with no successor is followed by an empty batch.
+//  5. A batch in doubt with no successor is followed by an empty batch; again, after
+//     a pause, if that one was dropped.
 //
 // At most maxFlight batches are under way: the bound is what makes batches, since
 // what arrives meanwhile waits and goes together. A goroutine runs only while
@@ -30,6 +31,9 @@ const (
 	// maxQueue bounds the calls that wait, etcd's bound on requests between
 	// commit and apply.
 	maxQueue = 5000
+	// successorPause lies between two empty batches behind the same batch in doubt.
+	// While dragonboat transfers the leadership it drops them at once.
+	successorPause = 2 * time.Millisecond
 )
 
 // flight is a batch under way.
@@ -125,6 +129,7 @@ func (r *Replica) submit(c *call) error {
 // proposer runs until nothing waits and nothing is under way.
 func (r *Replica) proposer() {
 	defer r.wg.Done()
+	var succeeded *flight // the last batch in doubt that was given a successor
 	for {
 		r.mu.Lock()
 		term := r.serving
@@ -137,7 +142,12 @@ func (r *Replica) proposer() {
 			r.mu.Unlock()
 			r.send(f, true)
 		case term != 0 && r.needsSuccessorLocked(term):
+			doubtful, changed := r.flight[len(r.flight)-1], r.changed
 			r.mu.Unlock()
+			if doubtful == succeeded {
+				r.pause(changed, successorPause)
+			}
+			succeeded = doubtful
 			r.send(&flight{term: term}, false)
 		case len(r.flight)+len(r.queue)+len(r.waiting)+len(r.asks)+len(r.ready) == 0, r.closed:
 			r.proposing = false

@@ -23,8 +23,8 @@ type faults struct {
 	lose, repeat, reorder int
 	late                  time.Duration
 	// loseCall is for calls that don't arrive, loseAnswer for answers to calls that
-	// were carried out.
-	loseCall, loseAnswer int
+	// were carried out, slow for calls and answers that come late.
+	loseCall, loseAnswer, slow int
 }
 
 // fate is what a test decides on one message of Raft.
@@ -46,6 +46,8 @@ type network struct {
 	faults    faults
 	// decide says what becomes of a message; nil lets all pass.
 	decide func(l link, system bool, m *raftpb.Message) fate
+	// snapshots counts the parts of snapshots that have arrived.
+	snapshots int
 }
 
 func newNetwork(rnd *rand.Rand) *network {
@@ -118,6 +120,16 @@ func (n *network) drawn(chance func(faults) int) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.happens(chance(n.faults))
+}
+
+// dawdle returns how much longer than usual a call or an answer takes.
+func (n *network) dawdle() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.happens(n.faults.slow) {
+		return 0
+	}
+	return time.Duration(n.rnd.Int64N(int64(n.faults.late)))
 }
 
 func (n *network) passes(l link) bool {
@@ -314,6 +326,7 @@ func (c *snapshotConnection) SendChunk(chunk raftpb.Chunk) error {
 	time.Sleep(way)
 	n.mu.Lock()
 	to := n.ends[c.to]
+	n.snapshots++
 	n.mu.Unlock()
 	if to == nil || to.dead.Load() {
 		return errCut

@@ -154,6 +154,6 @@ func run(t *testing.T, o options, f faults, ch chaos, clients int, length time.D
 // Everything at once.
 func TestRandom(t *testing.T) {
 	run(t, options{seed: seed(t), splits: fourShards, snapshotEntries: 400},
-		faults{lose: 5, repeat: 10, reorder: 10, late: 20 * time.Millisecond, loseCall: 5, loseAnswer: 5},
+		faults{lose: 5, repeat: 10, reorder: 10, late: 20 * time.Millisecond, loseCall: 5, loseAnswer: 5, slow: 60},
 		chaos{transfers: 15 * time.Millisecond, cuts: 500 * time.Millisecond, deaths: 3 * time.Second}, 8, 10*time.Second)
 }

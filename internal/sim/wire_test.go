@@ -54,7 +54,7 @@ func (p *process) carry(ctx context.Context, c call, fn func(context.Context, *p
 		pause(ctx, s.lostAfter())
 		return false, errLost
 	}
-	if !pause(ctx, s.way()+f.before) {
+	if !pause(ctx, s.way()+f.before+n.dawdle()) {
 		return false, context.Cause(ctx)
 	}
 	to := s.nodes[c.to-1].running()
@@ -74,7 +74,7 @@ func (p *process) carry(ctx context.Context, c call, fn func(context.Context, *p
 		pause(ctx, s.lostAfter())
 		return true, errLost
 	}
-	if !pause(ctx, s.way()+f.after) {
+	if !pause(ctx, s.way()+f.after+n.dawdle()) {
 		return true, context.Cause(ctx)
 	}
 	return true, err

@@ -1,0 +1,175 @@
+package sim
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	raftpb "github.com/lni/dragonboat/v4/raftpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/placement"
+)
+
+// The shards of fourShards, by the first letter of their keys.
+const (
+	shardA = placement.FirstDataShard + iota
+	shardB
+	shardC
+	shardD
+)
+
+// bubble runs a test on a cluster of four shards, all led by node 1, on a network that
+// does as it is told.
+func bubble(t *testing.T, fn func(t *testing.T, c *cluster)) {
+	t.Helper()
+	s := seed(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, options{seed: s, splits: fourShards, snapshotEntries: 60})
+		defer c.close()
+		c.placeAll(c.nodes[0])
+		fn(t, c)
+	})
+}
+
+// node returns the process of a node, which must run.
+func (c *cluster) node(id uint64) *process { return c.nodes[id-1].running() }
+
+func (p *process) put(tb testing.TB, key, value string) int64 {
+	tb.Helper()
+	resp, err := p.router.Put(tb.Context(), &pb.PutRequest{Key: []byte(key), Value: []byte(value)})
+	if err != nil {
+		tb.Fatalf("put %s at node %d: %v", key, p.node.id, err)
+	}
+	return resp.Header.Revision
+}
+
+// later is the outcome of a call that runs meanwhile.
+type later[T any] struct {
+	done chan struct{}
+	resp T
+	err  error
+}
+
+// meanwhile makes a call while the test goes on.
+func meanwhile[T any](fn func() (T, error)) *later[T] {
+	l := &later[T]{done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		l.resp, l.err = fn()
+	}()
+	return l
+}
+
+func (l *later[T]) wait() (T, error) {
+	<-l.done
+	return l.resp, l.err
+}
+
+// putting puts a key while the test goes on.
+func (p *process) putting(ctx context.Context, key, value string) *later[*pb.PutResponse] {
+	return meanwhile(func() (*pb.PutResponse, error) {
+		return p.router.Put(ctx, &pb.PutRequest{Key: []byte(key), Value: []byte(value)})
+	})
+}
+
+// read reads keys and returns them by name, and the header's revision.
+func (p *process) read(tb testing.TB, key, end string) (map[string]*mvccpb.KeyValue, int64) {
+	tb.Helper()
+	resp, err := p.router.Range(tb.Context(), &pb.RangeRequest{Key: []byte(key), RangeEnd: []byte(end)})
+	if err != nil {
+		tb.Fatalf("range [%s, %s) at node %d: %v", key, end, p.node.id, err)
+	}
+	found := make(map[string]*mvccpb.KeyValue)
+	for _, kv := range resp.Kvs {
+		found[string(kv.Key)] = kv
+	}
+	return found, resp.Header.Revision
+}
+
+// watchAll watches everything on a node from now on.
+func (c *cluster) watchAll(p *process) *watcher {
+	w := &watcher{c: c, key: []byte{0}, end: []byte{0}, wake: make(chan struct{}, 1), pick: func() *process { return p }}
+	c.wg.Go(func() { w.run(c.ctx.Done()) })
+	synctest.Wait()
+	return w
+}
+
+// heard waits for n events and returns them.
+func (w *watcher) heard(tb testing.TB, n int) []*mvccpb.Event {
+	tb.Helper()
+	for range 10_000 {
+		if events := w.events(); len(events) >= n {
+			return events
+		}
+		time.Sleep(time.Millisecond)
+	}
+	tb.Fatalf("heard %v, expected %d events", w.events(), n)
+	return nil
+}
+
+// inOrder checks that a watcher heard its events in the order of their revisions.
+func (w *watcher) inOrder(tb testing.TB, n int) {
+	tb.Helper()
+	events := w.heard(tb, n)
+	if !slices.IsSortedFunc(events, func(a, b *mvccpb.Event) int { return int(a.Kv.ModRevision - b.Kv.ModRevision) }) {
+		tb.Errorf("heard out of order: %v", events)
+	}
+}
+
+// calls counts the calls of a kind that a test interferes with.
+type calls struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (c *calls) next() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n++
+	return c.n
+}
+
+// dropWhile loses messages of a shard while on returns true.
+func (c *cluster) dropWhile(shard uint64, on func() bool, drop func(l link, m *raftpb.Message) bool) {
+	c.net.setDecide(func(l link, system bool, m *raftpb.Message) fate {
+		return fate{lose: !system && m.ShardID == shard && on() && drop(l, m)}
+	})
+}
+
+// leaseAt returns an id whose home is a shard.
+func (c *cluster) leaseAt(shard uint64) int64 {
+	owned := c.node(1).shards[shard].Shape().Owned
+	for id := int64(1); ; id++ {
+		if owned.Covers(keys.LeasePositions(id)) {
+			return id
+		}
+	}
+}
+
+// grant grants a lease.
+func (p *process) grant(tb testing.TB, id, ttl int64) {
+	tb.Helper()
+	if _, err := p.router.LeaseGrant(tb.Context(), &pb.LeaseGrantRequest{ID: id, TTL: ttl}); err != nil {
+		tb.Fatalf("grant %d: %v", id, err)
+	}
+}
+
+func (p *process) revoke(tb testing.TB, id int64) {
+	tb.Helper()
+	if _, err := p.router.LeaseRevoke(tb.Context(), &pb.LeaseRevokeRequest{ID: id}); err != nil {
+		tb.Fatalf("revoke %d: %v", id, err)
+	}
+}
+
+// attach puts a key that hangs on a lease.
+func (p *process) attach(tb testing.TB, key string, id int64) error {
+	tb.Helper()
+	_, err := p.router.Put(tb.Context(), &pb.PutRequest{Key: []byte(key), Lease: id})
+	return err
+}

@@ -1,0 +1,334 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	raftpb "github.com/lni/dragonboat/v4/raftpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Node 1 asks for the number of a put, and the answer is under way for long. Meanwhile
+// node 2 reads at a newer revision: the put must be in what it sees, or come later.
+func TestOracleAnswerDelayedBehindARead(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.place(placement.SystemShard, c.nodes[1])
+		c.setInterfere(func(k call) interference {
+			if k.name == "Ask" && k.count > 0 && k.from == 1 {
+				return interference{after: 40 * time.Millisecond}
+			}
+			return interference{}
+		})
+		put := c.node(1).putting(t.Context(), "b/x", "1")
+		time.Sleep(5 * time.Millisecond)
+		found, at := c.node(2).read(t, "b/x", "")
+		resp, err := put.wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rev := resp.Header.Revision; rev <= at && found["b/x"] == nil {
+			t.Errorf("put at %d, and a read at %d does not have it", rev, at)
+		}
+	})
+}
+
+// Two requests for numbers are under way. The second is answered, and waits for its
+// turn; the first is lost, and asked again. A read overtakes both. When the first is
+// given up, the number of the second must not be used any more: it is older than what
+// the read promised.
+func TestNumberThatWaitedBehindARead(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.place(placement.SystemShard, c.nodes[1])
+		var asks calls
+		c.setInterfere(func(k call) interference {
+			if k.name != "Ask" || k.count == 0 || k.from != 1 {
+				return interference{}
+			}
+			if n := asks.next(); n == 1 || n == 3 {
+				return interference{before: time.Minute}
+			}
+			return interference{}
+		})
+		impatient, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		lost := c.node(1).putting(impatient, "b/lost", "1")
+		time.Sleep(2 * time.Millisecond)
+		put := c.node(1).putting(t.Context(), "b/x", "2")
+		time.Sleep(5 * time.Millisecond)
+		found, at := c.node(3).read(t, "b/x", "")
+		if _, err := lost.wait(); err == nil {
+			t.Fatal("the lost question was answered; the run shows nothing")
+		}
+		resp, err := put.wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if asks.n < 3 {
+			t.Fatalf("%d questions; the run shows nothing", asks.n)
+		}
+		if rev := resp.Header.Revision; rev <= at && found["b/x"] == nil {
+			t.Errorf("put at %d, and a read at %d does not have it", rev, at)
+		}
+	})
+}
+
+// A leader asks for a number, is deposed, and leads again before the answer comes.
+// Meanwhile its successor has promised more than the number.
+func TestNumberAskedForBeforeBegin(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.place(placement.SystemShard, c.nodes[1])
+		var asks calls
+		c.setInterfere(func(k call) interference {
+			if k.name == "Ask" && k.count > 0 && k.from == 1 && asks.next() == 1 {
+				return interference{after: 65 * time.Millisecond}
+			}
+			return interference{}
+		})
+		term := c.node(1).shards[shardB].Replica().Serving()
+		put := c.node(1).putting(t.Context(), "b/x", "1")
+		time.Sleep(2 * time.Millisecond)
+		begun := time.Now()
+		c.place(shardB, c.nodes[1])
+		found, at := c.node(3).read(t, "b/x", "")
+		c.place(shardB, c.nodes[0])
+		if again := c.node(1).shards[shardB].Replica().Serving(); again == term || time.Since(begun) > 60*time.Millisecond {
+			t.Fatalf("term %d again after %v; the run shows nothing", again, time.Since(begun))
+		}
+		resp, err := put.wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rev := resp.Header.Revision; rev <= at && found["b/x"] == nil {
+			t.Errorf("put at %d, and a read at %d does not have it", rev, at)
+		}
+	})
+}
+
+// The commands that a request for numbers serves are those that were there when it was
+// sent: one that came later must not have a number from before a write that it came
+// after.
+func TestNumbersServeThoseWhoAsked(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.place(placement.SystemShard, c.nodes[1])
+		c.place(shardC, c.nodes[2])
+		c.setInterfere(func(k call) interference {
+			if k.name == "Ask" && k.count > 0 && k.from == 1 {
+				return interference{after: 40 * time.Millisecond}
+			}
+			return interference{}
+		})
+		first := c.node(1).putting(t.Context(), "b/1", "1")
+		time.Sleep(5 * time.Millisecond)
+		between := c.node(3).put(t, "c/x", "2")
+		second := c.node(1).putting(t.Context(), "b/2", "3")
+		a, err := first.wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := second.wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Header.Revision >= between || b.Header.Revision <= between {
+			t.Errorf("puts at %d and %d around one at %d", a.Header.Revision, b.Header.Revision, between)
+		}
+	})
+}
+
+// What changes nothing has a number, which its header tells and which the shard has
+// reached.
+func TestNumberOfWhatChangesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		before := c.node(2).put(t, "a/x", "1")
+		gone, err := c.node(3).router.DeleteRange(t.Context(), &pb.DeleteRangeRequest{Key: []byte("b/none")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		failed, err := c.node(3).router.Txn(t.Context(), &pb.TxnRequest{
+			Compare: []*pb.Compare{{Key: []byte("b/none"), Target: pb.Compare_VERSION, Result: pb.Compare_GREATER, TargetUnion: &pb.Compare_Version{}}},
+			Success: []*pb.RequestOp{wrapPut(&pb.PutRequest{Key: []byte("b/none")})},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := c.node(2).put(t, "a/x", "2")
+		if gone.Header.Revision <= before || failed.Header.Revision <= gone.Header.Revision || after <= failed.Header.Revision {
+			t.Errorf("headers %d, %d, %d, %d do not rise", before, gone.Header.Revision, failed.Header.Revision, after)
+		}
+		for _, n := range c.nodes {
+			d := n.running().shards[shardB]
+			if err := c.agree(t.Context(), shardB); err != nil {
+				t.Fatal(err)
+			}
+			if d.Store().Rev() < failed.Header.Revision {
+				t.Errorf("node %d's shard is at %d behind a command with number %d", n.id, d.Store().Rev(), failed.Header.Revision)
+			}
+		}
+	})
+}
+
+// A node whose replica of one shard is 100 ms behind hears an event of another shard
+// at once. The older event of the first must come first.
+func TestFollowerBehindUnderMergedWatch(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		w := c.watchAll(c.node(3))
+		c.net.setDecide(func(l link, system bool, m *raftpb.Message) fate {
+			if !system && m.ShardID == shardB && l.to == 3 {
+				return fate{delay: 100 * time.Millisecond}
+			}
+			return fate{}
+		})
+		older := c.node(1).put(t, "b/x", "1")
+		newer := c.node(1).put(t, "a/x", "2")
+		began := time.Now()
+		events := w.heard(t, 2)
+		w.inOrder(t, 2)
+		if events[0].Kv.ModRevision != older || events[1].Kv.ModRevision != newer {
+			t.Errorf("heard %v, expected %d and %d", events, older, newer)
+		}
+		if time.Since(began) < 50*time.Millisecond {
+			t.Error("nothing was late; the run shows nothing")
+		}
+	})
+}
+
+// A promise for one key does not tell a watch of all keys that nothing is missing.
+func TestPromiseOfAPart(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		w := c.watchAll(c.node(3))
+		var held atomic.Bool
+		held.Store(true)
+		c.dropWhile(shardB, held.Load, func(_ link, m *raftpb.Message) bool {
+			return m.Type == raftpb.Replicate && len(m.Entries) > 0
+		})
+		older := c.node(1).putting(t.Context(), "b/x", "1")
+		time.Sleep(5 * time.Millisecond)
+		newer := c.node(1).put(t, "a/x", "2")
+		if _, at := c.node(3).read(t, "b/other", ""); at < newer {
+			t.Fatalf("read at %d, below %d; the run shows nothing", at, newer)
+		}
+		time.Sleep(20 * time.Millisecond)
+		held.Store(false)
+		if _, err := older.wait(); err != nil {
+			t.Fatal(err)
+		}
+		w.inOrder(t, 2)
+	})
+}
+
+// An old leader of the system shard that nobody has told of its successor hands out no
+// numbers.
+func TestTwoOracles(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		overlaps := 0
+		for range 20 {
+			c.placeAll(c.nodes[0])
+			c.place(shardC, c.nodes[2])
+			c.net.setDecide(func(l link, system bool, _ *raftpb.Message) fate {
+				return fate{lose: system && (l.from == 1 || l.to == 1)}
+			})
+			deadline := time.Now().Add(time.Second)
+			for time.Now().Before(deadline) && c.node(2).cluster.Replica().Serving() == 0 && c.node(3).cluster.Replica().Serving() == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			newer := c.node(3).put(t, "c/x", "1")
+			two := c.node(1).cluster.Replica().Serving() != 0
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			resp, err := c.node(1).router.Put(ctx, &pb.PutRequest{Key: []byte("a/x"), Value: []byte("2")})
+			cancel()
+			if err == nil && resp.Header.Revision <= newer {
+				t.Errorf("put at %d after one at %d", resp.Header.Revision, newer)
+			}
+			if two {
+				overlaps++
+			}
+			c.net.setDecide(nil)
+		}
+		if overlaps == 0 {
+			t.Fatal("there never were two; the run shows nothing")
+		}
+	})
+}
+
+// A leader is cut off with a put under way, which its successor commits, and with a
+// read that waits for it. It comes back by a snapshot: the put's outcome is unknown,
+// it must not be made again, and the read must not be answered from before.
+func TestDeposedLeaderHealedBySnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		var held atomic.Bool
+		held.Store(true)
+		c.dropWhile(shardB, held.Load, func(l link, m *raftpb.Message) bool { return l.to == 1 && m.Type == raftpb.ReplicateResp })
+		put := c.node(1).putting(t.Context(), "b/x", "1")
+		time.Sleep(5 * time.Millisecond)
+		type answer struct {
+			found bool
+			at    int64
+		}
+		read := meanwhile(func() (answer, error) {
+			resp, err := c.node(1).router.Range(t.Context(), &pb.RangeRequest{Key: []byte("b/x")})
+			return answer{len(resp.GetKvs()) > 0, resp.GetHeader().GetRevision()}, err
+		})
+		time.Sleep(5 * time.Millisecond)
+		c.net.sever(around(1)...)
+		held.Store(false)
+		var p *process
+		for p == nil || p == c.node(1) {
+			time.Sleep(time.Millisecond)
+			p = c.leads(shardB)
+		}
+		for range 200 {
+			p.put(t, "b/y", "y")
+		}
+		c.net.heal()
+		_, err := put.wait()
+		if !errors.Is(err, shard.ErrTimeout) {
+			t.Errorf("put: %v, want the unknown outcome", err)
+		}
+		if c.net.snapshots == 0 {
+			t.Error("there was no snapshot; the run shows nothing")
+		}
+		got, err := read.wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, _ := c.node(2).read(t, "b/x", "")
+		if found["b/x"] == nil || found["b/x"].Version != 1 {
+			t.Fatalf("b/x is %v, expected once", found["b/x"])
+		}
+		if rev := found["b/x"].ModRevision; got.found != (rev <= got.at) {
+			t.Errorf("the read at %d has the put at %d: %v", got.at, rev, got.found)
+		}
+	})
+}
+
+// A batch in doubt needs a successor, which dragonboat drops while it transfers the
+// leadership. The leader must not be busy with that alone: here time would stand still.
+func TestTransferWithABatchInDoubt(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		var held atomic.Bool
+		held.Store(true)
+		c.dropWhile(shardB, held.Load, func(_ link, m *raftpb.Message) bool {
+			return m.Type == raftpb.Replicate && len(m.Entries) > 0
+		})
+		put := c.node(1).putting(t.Context(), "b/x", "1")
+		// dragonboat gives a batch up after two elections' time; its successor too.
+		time.Sleep(4*tick*electionTicks - 2*tick)
+		if err := c.node(1).shards[shardB].Replica().Transfer(2); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(tick * electionTicks)
+		held.Store(false)
+		if _, err := put.wait(); err != nil {
+			t.Fatal(err)
+		}
+		if found, _ := c.node(2).read(t, "b/x", ""); found["b/x"].GetVersion() != 1 {
+			t.Errorf("b/x is %v", found["b/x"])
+		}
+	})
+}
