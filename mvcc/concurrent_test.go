@@ -142,3 +142,34 @@ func watchTogether(s *Store, r *rand.Rand, n int, done *atomic.Bool) error {
 	}
 	return nil
 }
+
+// What the store has resolved never falls, whatever is published at the same time.
+func TestResolvedNeverFalls(t *testing.T) {
+	e := memEnv(t)
+	const rev, rounds = 1_000_000, 3000
+	e.apply(func(w *Writer) {
+		if _, err := w.Put(&pb.PutRequest{Key: []byte("k")}, Opts{Number: rev}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for resolved := int64(rev + 1); !done.Load(); resolved++ {
+			e.s.Resolve(resolved)
+			if got := e.s.Resolved(); got < resolved {
+				t.Errorf("resolved %d, then %d", resolved, got)
+				return
+			}
+		}
+	})
+	for n := range int64(rounds) {
+		e.apply(func(w *Writer) {
+			if err := w.Compact(n); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	done.Store(true)
+	wg.Wait()
+}

@@ -73,7 +73,7 @@ func (g *Group) Add(id int64, o WatchOptions) (rev int64) {
 	}
 	g.watchers[id] = w
 	switch {
-	case o.Start == 0:
+	case o.Start == 0 && (o.After == 0 || o.After >= rev):
 		w.next = max(rev, o.After) + 1
 	case o.Start > rev:
 		w.next = o.Start
@@ -81,6 +81,9 @@ func (g *Group) Add(id int64, o WatchOptions) (rev int64) {
 			g.future = make(map[*watcher]struct{})
 		}
 		g.future[w] = struct{}{}
+	case o.Start == 0:
+		w.lagLocked(o.After + 1)
+		return rev
 	default:
 		w.lagLocked(max(o.Start, 1))
 		return rev

@@ -105,8 +105,8 @@ func (h *hub) removeLocked(w *watcher) {
 	}
 }
 
-// publish makes st the state that readers see and queues the changes of w's
-// batch for the synced watchers.
+// publish makes st the state that readers see, with what has been resolved, and
+// queues the changes of w's batch for the synced watchers.
 func (h *hub) publish(w *Writer, st *state) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,6 +120,7 @@ func (h *hub) publish(w *Writer, st *state) {
 		clear(h.overflowed)
 		h.overflowed = h.overflowed[:0]
 	}
+	st.resolved = max(w.s.state.Load().resolved, st.rev)
 	w.s.state.Store(st)
 	h.awaitedLocked(st.resolved)
 }

@@ -14,8 +14,8 @@ type WatchOptions struct {
 	// Start is the first revision to see, which may be in the future; 0 means
 	// the first after the registration.
 	Start int64
-	// After is a revision that counts as that of the registration if it is above what
-	// the store knows of; without Start.
+	// After is the revision that counts as that of the registration, 0 for the one that
+	// the store has resolved; without Start.
 	After int64
 	// PrevKV asks for the versions before the events.
 	PrevKV bool

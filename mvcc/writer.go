@@ -288,8 +288,7 @@ func (w *Writer) Publish() {
 	s.live = w.live
 	old := s.state.Load()
 	st := &state{
-		applied:  applied{rev: w.rev, compact: w.compact, added: w.added},
-		resolved: max(old.resolved, w.rev), base: w.base,
+		applied: applied{rev: w.rev, compact: w.compact, added: w.added}, base: w.base,
 		cur: old.cur, births: old.births, live: w.live,
 		generation: old.generation, epoch: old.epoch,
 	}
