@@ -140,55 +140,70 @@ func (r *Router) LeaseTimeToLive(ctx context.Context, req *pb.LeaseTimeToLiveReq
 }
 
 // life asks a lease's home for what the lease has left, and all shards that may have
-// keys of it for those.
-func (r *Router) life(ctx context.Context, d *shard.Data, req *pb.LeaseTimeToLiveRequest) (life shard.LeaseLife, err error) {
+// keys of it for those. The keys are those of one revision; which shards may have some
+// is asked once that is in hand, so that none is missed.
+func (r *Router) life(ctx context.Context, d *shard.Data, req *pb.LeaseTimeToLiveRequest) (shard.LeaseLife, error) {
 	ctx, cancel := r.bounded(ctx)
 	defer cancel()
 	ordered := d.Shape().Ordered
 	for {
-		found := false
-		err = r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
-			life, found, err = l.TimeToLive(ctx, req.ID, req.Keys && !ordered)
-			return err
-		})
-		switch {
-		case errors.Is(err, lease.ErrEnding):
-			if err := r.awaitEnded(ctx, d, req.ID); err != nil {
-				return life, err
-			}
-			continue
-		case err != nil:
-			return life, err
-		case !found:
-			return life, lease.ErrNotFound
-		case !req.Keys || !ordered:
-			return life, nil
+		before, err := r.lifeAtHome(ctx, d, req.ID, req.Keys && !ordered)
+		if err != nil || !req.Keys || !ordered {
+			return before, err
 		}
-		life.Keys, err = r.attachedKeys(ctx, d, life)
+		now, err := r.order.Newest(ctx)
+		if err != nil {
+			return before, err
+		}
+		life, err := r.lifeAtHome(ctx, d, req.ID, false)
+		if err != nil {
+			return life, err
+		}
+		if life.Incarnation != before.Incarnation {
+			continue
+		}
+		life.Keys, err = r.attachedKeys(ctx, d, life, now.Newest)
 		if !errors.Is(err, errLookAgain) && !errors.Is(err, mvcc.ErrReplaced) {
 			return life, err
 		}
 	}
 }
 
-// attachedKeys returns the keys that hang on a lease at one revision, in order.
-func (r *Router) attachedKeys(ctx context.Context, d *shard.Data, life shard.LeaseLife) ([][]byte, error) {
-	now, err := r.order.Newest(ctx)
-	if err != nil {
-		return nil, err
+// lifeAtHome asks a lease's home alone.
+func (r *Router) lifeAtHome(ctx context.Context, d *shard.Data, id int64, keys bool) (life shard.LeaseLife, err error) {
+	for {
+		found := false
+		err = r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
+			life, found, err = l.TimeToLive(ctx, id, keys)
+			return err
+		})
+		switch {
+		case errors.Is(err, lease.ErrEnding):
+			if err := r.awaitEnded(ctx, d, id); err != nil {
+				return life, err
+			}
+		case err == nil && !found:
+			return life, lease.ErrNotFound
+		default:
+			return life, err
+		}
 	}
+}
+
+// attachedKeys returns the keys that hang on a lease at revision rev, in order.
+func (r *Router) attachedKeys(ctx context.Context, d *shard.Data, life shard.LeaseLife, rev int64) ([][]byte, error) {
 	holders := map[*shard.Data][]keys.Span{d: nil}
 	for _, id := range life.Holders {
 		if h := r.shards[id]; h != nil {
 			holders[h] = nil
 		}
 	}
-	if err := r.promise(ctx, holders, now.Newest); err != nil {
+	if err := r.promise(ctx, holders, rev); err != nil {
 		return nil, err
 	}
 	var all [][]byte
 	for h := range holders {
-		attached, err := h.AttachedAt(ctx, life.ID, now.Newest)
+		attached, err := h.AttachedAt(ctx, life.ID, rev)
 		switch {
 		case errors.Is(err, mvcc.ErrCompacted):
 			return nil, errLookAgain

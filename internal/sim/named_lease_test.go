@@ -1,0 +1,180 @@
+package sim
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// A lease with a key on another shard ends, the call that has the key deleted is made
+// twice, and the id is granted anew before the second arrives. What hangs on the new
+// lease stays.
+func TestRepeatedEndOfAnEarlierGrant(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		id := c.leaseAt(shardA)
+		c.place(shardB, c.nodes[1])
+		var drops calls
+		c.setInterfere(func(k call) interference {
+			if k.name == "Drop" {
+				drops.next()
+				return interference{again: 300 * time.Millisecond}
+			}
+			return interference{}
+		})
+		p := c.node(3)
+		p.grant(t, id, 60)
+		if err := p.attach(t, "b/1", id); err != nil {
+			t.Fatal(err)
+		}
+		p.revoke(t, id)
+		if found, _ := p.read(t, "b/1", ""); len(found) > 0 {
+			t.Error("the lease was revoked, and its key is there")
+		}
+		p.grant(t, id, 60)
+		if err := p.attach(t, "b/2", id); err != nil {
+			t.Errorf("the lease is granted, and a put: %v", err)
+		}
+		time.Sleep(400 * time.Millisecond)
+		if drops.n == 0 {
+			t.Fatal("no call to repeat; the run shows nothing")
+		}
+		if found, _ := p.read(t, "b/2", ""); len(found) != 1 {
+			t.Error("the repeated end of the first grant took a key of the second")
+		}
+	})
+}
+
+// slowRegistration has the answer to the first registration of a lease take long.
+func (c *cluster) slowRegistration(d time.Duration) {
+	var first calls
+	c.setInterfere(func(k call) interference {
+		if k.name == "Register" && first.next() == 1 {
+			return interference{after: d}
+		}
+		return interference{}
+	})
+}
+
+// A put has been told by the lease's home that the lease is there. Before the answer
+// arrives the lease ends, everywhere. The put must not bring the lease back.
+func TestRegistrationOlderThanTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) { lateRegistration(t, c, func() {}) })
+}
+
+// Here the shard has even changed its leader twice, which drops what it knew of ends.
+func TestRegistrationOfAnEarlierTerm(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		lateRegistration(t, c, func() {
+			c.place(shardB, c.nodes[2])
+			c.place(shardB, c.nodes[1])
+		})
+	})
+}
+
+func lateRegistration(t *testing.T, c *cluster, meanTime func()) {
+	t.Helper()
+	id := c.leaseAt(shardA)
+	c.place(shardB, c.nodes[1])
+	c.node(1).grant(t, id, 60)
+	c.slowRegistration(150 * time.Millisecond)
+	put := meanwhile(func() (*pb.PutResponse, error) {
+		return c.node(2).router.Put(t.Context(), &pb.PutRequest{Key: []byte("b/x"), Lease: id})
+	})
+	time.Sleep(10 * time.Millisecond)
+	began := time.Now()
+	c.node(1).revoke(t, id)
+	meanTime()
+	if time.Since(began) > 130*time.Millisecond {
+		t.Fatalf("the end took %v; the run shows nothing", time.Since(began))
+	}
+	if _, err := put.wait(); !errors.Is(err, mvcc.ErrLeaseNotFound) {
+		t.Errorf("put with a lease that has ended: %v", err)
+	}
+	if found, _ := c.node(3).read(t, "b/x", ""); len(found) > 0 {
+		t.Errorf("a key hangs on a lease that is gone: %v", found["b/x"])
+	}
+}
+
+// A lease that nobody knows does not matter in a branch that is not taken.
+func TestUnknownLeaseInTheOtherBranch(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		id := c.leaseAt(shardA)
+		put := wrapPut(&pb.PutRequest{Key: []byte("b/x"), Lease: id})
+		resp, err := c.node(2).router.Txn(t.Context(), &pb.TxnRequest{
+			Success: []*pb.RequestOp{wrapPut(&pb.PutRequest{Key: []byte("b/y")})}, Failure: []*pb.RequestOp{put},
+		})
+		if err != nil || !resp.Succeeded {
+			t.Errorf("%v, %v", resp, err)
+		}
+		if _, err := c.node(2).router.Txn(t.Context(), &pb.TxnRequest{Success: []*pb.RequestOp{put}}); !errors.Is(err, mvcc.ErrLeaseNotFound) {
+			t.Errorf("in the branch that is taken: %v", err)
+		}
+	})
+}
+
+// A transaction puts with a lease if there is a marker. When the lease's home is asked
+// there is neither; both come, the lease first, before the answer arrives. Whoever
+// sees the marker must see the lease.
+func TestMarkerSeenThenLeaseUnknown(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		id := c.leaseAt(shardA)
+		c.place(shardB, c.nodes[1])
+		c.slowRegistration(50 * time.Millisecond)
+		txn := meanwhile(func() (*pb.TxnResponse, error) {
+			return c.node(2).router.Txn(t.Context(), &pb.TxnRequest{
+				Compare: []*pb.Compare{{Key: []byte("b/marker"), Target: pb.Compare_VERSION, Result: pb.Compare_GREATER, TargetUnion: &pb.Compare_Version{}}},
+				Success: []*pb.RequestOp{wrapPut(&pb.PutRequest{Key: []byte("b/x"), Lease: id})},
+			})
+		})
+		time.Sleep(10 * time.Millisecond)
+		c.node(3).grant(t, id, 60)
+		c.node(3).put(t, "b/marker", "1")
+		resp, err := txn.wait()
+		if err != nil || !resp.Succeeded {
+			t.Errorf("%v, %v", resp, err)
+		}
+	})
+}
+
+// The keys of a lease are those of one moment: whoever hears of the second key hears
+// of the first, though the first is the only one in its shard.
+func TestKeysOfALeaseAtOneMoment(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		id := c.leaseAt(shardA)
+		p := c.node(1)
+		p.grant(t, id, 60)
+		if err := p.attach(t, "b/0", id); err != nil {
+			t.Fatal(err)
+		}
+		c.setInterfere(func(k call) interference {
+			if k.name == "TimeToLive" {
+				return interference{after: 50 * time.Millisecond}
+			}
+			return interference{}
+		})
+		asked := meanwhile(func() (*pb.LeaseTimeToLiveResponse, error) {
+			return c.node(3).router.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: id, Keys: true})
+		})
+		time.Sleep(10 * time.Millisecond)
+		for _, key := range []string{"c/1", "b/2"} {
+			if err := p.attach(t, key, id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		resp, err := asked.wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := make(map[string]bool)
+		for _, key := range resp.Keys {
+			has[string(key)] = true
+		}
+		if has["b/2"] && !has["c/1"] || !has["b/0"] {
+			t.Errorf("the lease has %q", resp.Keys)
+		}
+	})
+}
