@@ -113,8 +113,6 @@ func TestW01DeleteAtCompaction(t *testing.T) {
 	}
 }
 
-// A slow watcher overtaken by compaction must be told, and what is queued for it
-// is bounded.
 // A watcher from a revision on that its owner names hears of all above it, though the
 // store has gone on.
 func TestWatchAfterARevisionOfItsOwner(t *testing.T) {
@@ -124,14 +122,19 @@ func TestWatchAfterARevisionOfItsOwner(t *testing.T) {
 	e.put("k", "3")          // 4
 	g := e.s.NewGroup()
 	defer g.Close()
-	g.Add(1, WatchOptions{Key: []byte("k"), After: after})
-	g.Add(2, WatchOptions{Key: []byte("k"), After: after + 3})
+	for id, after := range map[int64]int64{1: after, 2: after + 3} {
+		if rev := g.Add(id, WatchOptions{Key: []byte("k"), After: after}); rev != after {
+			t.Errorf("watch after %d is registered at %d", after, rev)
+		}
+	}
 	e.put("k", "4") // 5
 	e.put("k", "5") // 6
 	e.put("k", "6") // 7
 	equal(t, "watch", drain(t, g), "1: PUT k@4 PUT k@5 PUT k@6 PUT k@7 header 7\n2: PUT k@7 header 7\n")
 }
 
+// A slow watcher overtaken by compaction must be told, and what is queued for it
+// is bounded.
 func TestW03SlowWatchers(t *testing.T) {
 	e := memEnv(t)
 	g := e.s.NewGroup()

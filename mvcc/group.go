@@ -1,6 +1,7 @@
 package mvcc
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/latchkey-db/latchkey/internal/invariant"
@@ -55,16 +56,23 @@ func (s *Store) NewNotifyingGroup(notify func()) *Group {
 }
 
 // Add starts a watcher, under an id that is free in the group, and returns the
-// revision that the store has resolved at that moment: the watcher will be handed every event from
-// its start on, or from the revision after that if it has no start. A negative
-// start is for the caller to refuse; here it means the beginning of history. In
-// a closed group Add does nothing.
+// revision of its registration: the one that the store has resolved, or without a start
+// o.After if that is given. The watcher will be handed every event from its start on, or
+// from the revision after the registration if it has none. A negative start is for the
+// caller to refuse; here it means the beginning of history. In a closed group Add does
+// nothing.
 func (g *Group) Add(id int64, o WatchOptions) (rev int64) {
 	h := &g.s.hub
 	w := &watcher{group: g, id: id, opts: o, span: keys.FromRange(o.Key, o.End), point: len(o.End) == 0}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	rev = g.s.state.Load().resolved
+	resolved := g.s.state.Load().resolved
+	rev = resolved
+	w.next = max(o.Start, 1)
+	if o.Start == 0 {
+		rev = cmp.Or(o.After, resolved)
+		w.next = rev + 1
+	}
 	if g.closed {
 		return rev
 	}
@@ -72,21 +80,15 @@ func (g *Group) Add(id int64, o WatchOptions) (rev int64) {
 		invariant.Violated("watcher id %d is taken", id)
 	}
 	g.watchers[id] = w
-	switch {
-	case o.Start == 0 && (o.After == 0 || o.After >= rev):
-		w.next = max(rev, o.After) + 1
-	case o.Start > rev:
-		w.next = o.Start
+	if w.next <= resolved {
+		w.lagLocked(w.next)
+		return rev
+	}
+	if o.Start > 0 {
 		if g.future == nil {
 			g.future = make(map[*watcher]struct{})
 		}
 		g.future[w] = struct{}{}
-	case o.Start == 0:
-		w.lagLocked(o.After + 1)
-		return rev
-	default:
-		w.lagLocked(max(o.Start, 1))
-		return rev
 	}
 	w.syncLocked()
 	return rev

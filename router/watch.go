@@ -130,9 +130,7 @@ func (g *WatchGroup) Add(id int64, o mvcc.WatchOptions) (rev int64) {
 		g.watches[id] = watching{feed: f}
 		f.group.Add(id, o)
 	default:
-		m := g.newMerged(id, parts, o)
-		g.watches[id] = watching{merged: m}
-		now = m.after
+		g.watches[id] = watching{merged: g.newMerged(id, parts, o)}
 	}
 	raiseTo(&g.r.given, now)
 	return now

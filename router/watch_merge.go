@@ -15,9 +15,6 @@ type merged struct {
 	pieces []*piece
 	// start is the first revision that was asked for, 0 for those after the creation.
 	start int64
-	// after is the revision of the creation: without a start nothing up to it is handed
-	// out.
-	after int64
 	// ended says that compaction ended the watcher.
 	ended bool
 }
@@ -38,15 +35,14 @@ const (
 	maxMergedBytes = 1 << 20
 )
 
-// newMerged starts a watcher of several shards. Each piece begins where its shard is,
-// or behind o.After; the watcher begins behind the last of them.
+// newMerged starts a watcher of several shards, behind o.After if it has no start.
 func (g *WatchGroup) newMerged(id int64, parts []part, o mvcc.WatchOptions) *merged {
-	m := &merged{id: id, g: g, start: o.Start, after: o.After}
+	m := &merged{id: id, g: g, start: o.Start}
 	for _, p := range parts {
 		f := g.newFeed(p.d, m)
 		m.pieces = append(m.pieces, &piece{feed: f})
 		o.Key, o.End = p.span.Start, p.span.RangeEnd()
-		m.after = max(m.after, f.group.Add(pieceID, o))
+		f.group.Add(pieceID, o)
 	}
 	return m
 }
@@ -87,26 +83,16 @@ func (m *merged) poll() (mvcc.WatchBatch, bool, error) {
 // one of them was ended by, 0 if none was.
 func (m *merged) fill() (compacted int64, err error) {
 	for _, p := range m.pieces {
-		for len(p.held) == 0 {
-			b, ok, err := p.feed.group.Poll()
-			if err != nil || b.CompactRev != 0 {
-				return b.CompactRev, err
-			}
-			if !ok {
-				break
-			}
-			p.held = m.wanted(b.Events)
+		if len(p.held) > 0 {
+			continue
 		}
+		b, _, err := p.feed.group.Poll()
+		if err != nil || b.CompactRev != 0 {
+			return b.CompactRev, err
+		}
+		p.held = b.Events
 	}
 	return 0, nil
-}
-
-// wanted returns the events without those from before the creation.
-func (m *merged) wanted(events []*mvccpb.Event) []*mvccpb.Event {
-	for m.start == 0 && len(events) > 0 && events[0].Kv.ModRevision <= m.after {
-		events = events[1:]
-	}
-	return events
 }
 
 // complete returns the revision up to which all events are at hand.

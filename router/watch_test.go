@@ -126,38 +126,54 @@ func TestWatchFromNowBeginsBehindItsHeader(t *testing.T) {
 				})
 			}
 		}
-		all := mvcc.WatchOptions{Key: []byte("a"), End: []byte{0}}
-		began := make(map[int64]int64)
-		for range 500 {
-			g := s.NewWatchGroup()
-			rev := g.Add(1, all)
-			began[rev] = first(t, g)
-			g.Close()
+		watches := map[string]mvcc.WatchOptions{
+			"one shard":   {Key: []byte("a")},
+			"both shards": {Key: []byte("a"), End: []byte{0}},
+		}
+		began := make(map[string]map[int64]int64)
+		for name, o := range watches {
+			began[name] = make(map[int64]int64)
+			for range 500 {
+				g := s.NewWatchGroup()
+				rev := g.Add(1, o)
+				began[name][rev] = first(t, g)
+				g.Close()
+			}
 		}
 		cancel()
 		writers.Wait()
-		all.Start = 1
-		g := s.NewWatchGroup()
-		defer g.Close()
-		g.Add(1, all)
-		history := []int64{}
-		for len(history) == 0 || history[len(history)-1] < s.Revision() {
-			b, ok, err := g.Poll()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range b.Events {
-				history = append(history, e.Kv.ModRevision)
-			}
-			if !ok {
-				<-g.Ready()
-			}
-		}
-		for rev, got := range began {
-			at, _ := slices.BinarySearch(history, rev+1)
-			if at == len(history) || history[at] != got {
-				t.Errorf("a watch from %d begins with %d, want %d", rev, got, history[at])
+		for name, o := range watches {
+			all := history(t, s, o)
+			for rev, got := range began[name] {
+				at, _ := slices.BinarySearch(all, rev+1)
+				if at == len(all) || all[at] != got {
+					t.Errorf("%s: a watch from %d begins with %d, behind it are %v", name, rev, got, all[at:min(at+3, len(all))])
+				}
 			}
 		}
 	})
+}
+
+// history returns the revisions of all events that a watch from the beginning gets.
+func history(t *testing.T, s *system, o mvcc.WatchOptions) (revs []int64) {
+	t.Helper()
+	o.Start = 1
+	g := s.NewWatchGroup()
+	defer g.Close()
+	g.Add(1, o)
+	for last := s.Revision(); ; {
+		b, ok, err := g.Poll()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range b.Events {
+			revs = append(revs, e.Kv.ModRevision)
+		}
+		if rev, done, _ := g.Progress(); !ok && done && rev >= last {
+			return revs
+		}
+		if !ok {
+			<-g.Ready()
+		}
+	}
 }
