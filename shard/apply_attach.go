@@ -139,15 +139,12 @@ func (r *dataRun) register(payload []byte) (uint64, error) {
 // drop deletes the keys of leases whose end their homes have decided, those of each at
 // a revision of its own.
 func (r *dataRun) drop(c Command) error {
-	number := c.Number
-	return eachLeaseRef(c.Payload, func(ref leaseRef) error {
+	return eachNumberedRef(c, func(ref leaseRef, number int64) error {
 		keys, err := r.d.leases.Drop(r.batch, lease.Ref{ID: ref.id, Incarnation: ref.incarnation})
 		if err != nil {
 			return err
 		}
-		mine := number
-		number++
-		return r.deleteKeys(ref.id, mine, keys)
+		return r.deleteKeys(ref.id, number, keys)
 	})
 }
 

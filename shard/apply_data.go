@@ -191,7 +191,7 @@ func (r *dataRun) observe() {
 	for _, rec := range r.granted {
 		o.LeaseGranted(rec.TTL)
 	}
-	if len(r.ended) > 0 {
+	if len(r.ended)+r.expired > 0 {
 		o.LeasesEnded(len(r.ended), r.expired)
 	}
 }

@@ -127,20 +127,28 @@ func (r *dataRun) current(ref leaseRef) bool {
 // returns those that it ended.
 func (r *dataRun) expire(c Command) ([]int64, error) {
 	var ended []int64
-	number := c.Number
-	err := eachLeaseRef(c.Payload, func(ref leaseRef) error {
-		mine := number
-		if number != 0 {
-			number++
-		}
+	err := eachNumberedRef(c, func(ref leaseRef, number int64) error {
 		if !r.current(ref) {
 			return nil
 		}
 		ended = append(ended, ref.id)
 		r.expired++
-		return r.end(ref.id, mine)
+		return r.end(ref.id, number)
 	})
 	return ended, err
+}
+
+// eachNumberedRef calls fn for every reference of a command with the number that is
+// the reference's own, 0 where the shard counts by itself.
+func eachNumberedRef(c Command, fn func(ref leaseRef, number int64) error) error {
+	next := c.Number
+	return eachLeaseRef(c.Payload, func(ref leaseRef) error {
+		number := next
+		if number != 0 {
+			next++
+		}
+		return fn(ref, number)
+	})
 }
 
 func (r *dataRun) aging(payload []byte) error {

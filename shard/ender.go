@@ -13,6 +13,9 @@ import (
 const (
 	// maxEndPerRound bounds the leases whose ends one round carries on.
 	maxEndPerRound = 1000
+	// endAttempt bounds a round, so that a shard without a leader does not hold up the
+	// ends of leases that have no keys there for long.
+	endAttempt = 2 * time.Second
 	// endPause lies between a round that failed and the next.
 	endPause = 100 * time.Millisecond
 	// buryTicks is how often a leader looks for tombstones that nothing needs.
@@ -70,8 +73,8 @@ func (e *ender) start() {
 func (e *ender) run() {
 	defer e.wg.Done()
 	for {
-		refs := e.d.leases.EndingLeases(maxEndPerRound)
 		e.mu.Lock()
+		refs := e.d.leases.EndingLeases(maxEndPerRound)
 		if e.closed || len(refs) == 0 || e.d.replica.Serving() == 0 {
 			e.running = false
 			e.mu.Unlock()
@@ -93,28 +96,56 @@ func (e *ender) run() {
 	}
 }
 
-// end carries one round through all steps.
+// end carries one round through all steps. A lease is forgotten when all its shards
+// have deleted its keys, whatever becomes of the others.
 func (e *ender) end(refs []lease.Ref) error {
-	roads := e.d.roads.Load()
+	ctx, cancel := context.WithTimeout(e.ctx, endAttempt)
+	defer cancel()
+	// holders counts the shards that have still to delete keys, by lease.
+	holders := make(map[int64]int, len(refs))
 	byShard := make(map[uint64][]lease.Ref)
 	for _, r := range refs {
-		for _, shardID := range e.d.leases.Registered(r.ID) {
+		shards := e.d.leases.Registered(r.ID)
+		holders[r.ID] = len(shards)
+		for _, shardID := range shards {
 			byShard[shardID] = append(byShard[shardID], r)
 		}
 	}
-	var round sync.WaitGroup
-	errs := make(chan error, len(byShard))
-	for shardID, ended := range byShard {
-		round.Go(func() { errs <- (*roads).Drop(e.ctx, shardID, ended) })
+	type outcome struct {
+		dropped []lease.Ref
+		err     error
 	}
-	round.Wait()
-	close(errs)
-	for err := range errs {
-		if err != nil {
-			return err
+	outcomes := make(chan outcome, len(byShard))
+	roads := *e.d.roads.Load()
+	for shardID, ended := range byShard {
+		go func() { outcomes <- outcome{ended, roads.Drop(ctx, shardID, ended)} }()
+	}
+	var failed error
+	for range byShard {
+		o := <-outcomes
+		if o.err != nil {
+			failed = o.err
+			continue
+		}
+		var gone []lease.Ref
+		for _, r := range o.dropped {
+			if holders[r.ID]--; holders[r.ID] == 0 {
+				gone = append(gone, r)
+			}
+		}
+		if err := e.forget(gone); err != nil {
+			failed = err
 		}
 	}
-	_, err := e.d.replica.Propose(e.ctx, kindLeaseForget, appendRefs(refs))
+	return failed
+}
+
+// forget removes the records of leases that have no key left anywhere.
+func (e *ender) forget(gone []lease.Ref) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	_, err := e.d.replica.Propose(e.ctx, kindLeaseForget, appendRefs(gone))
 	return err
 }
 
@@ -122,7 +153,11 @@ func (e *ender) end(refs []lease.Ref) error {
 // must be held.
 func (e *ender) buryLocked() {
 	var refs []lease.Ref
-	for _, r := range e.d.leases.Tombs(maxEndPerRound) {
+	tombs := e.d.leases.Tombs(maxEndPerRound)
+	if len(tombs) == maxEndPerRound {
+		e.ticks = buryTicks // there may be more
+	}
+	for _, r := range tombs {
 		if !e.d.pending.has(r.ID) {
 			refs = append(refs, r)
 		}

@@ -1,0 +1,103 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/lease"
+)
+
+// deadRoads lead to shards of which one has no leader.
+type deadRoads struct{ dead uint64 }
+
+func (deadRoads) Register(context.Context, int64, uint64) (uint64, error) {
+	return 0, lease.ErrNotFound
+}
+
+func (r deadRoads) Drop(ctx context.Context, shardID uint64, _ []lease.Ref) error {
+	if shardID != r.dead {
+		return nil
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// A shard without a leader holds up the ends of the leases that have keys there, and
+// those of no others.
+func TestEndsPastADeadShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDataCluster(t, 1)
+		defer c.close()
+		nd, _ := c.leader(0)
+		const alive, dead = 8, 9
+		nd.data.Connect(deadRoads{dead})
+		revoke := func(id int64, holders ...uint64) {
+			t.Helper()
+			nd.grant(t, id, 1000)
+			for _, h := range holders {
+				if _, err := nd.data.Register(t.Context(), id, h); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := nd.data.Write(t.Context(), KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: id}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		revoke(1, dead)
+		revoke(2, alive, dead)
+		time.Sleep(time.Second)
+		for id := int64(3); id < 6; id++ {
+			revoke(id, alive)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			if err := nd.data.AwaitEnded(ctx, id); err != nil {
+				t.Errorf("end of lease %d: %v", id, err)
+			}
+			cancel()
+		}
+		for id := range int64(3) {
+			if rec, ok := nd.data.leases.Get(id); ok && !rec.Ending {
+				t.Errorf("lease %d is not ending", id)
+			}
+		}
+		if n := nd.data.leases.Len(); n != 2 {
+			t.Errorf("%d leases are left, want the 2 with keys on the dead shard", n)
+		}
+		nd.data.Connect(deadRoads{})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := errors.Join(nd.data.AwaitEnded(ctx, 1), nd.data.AwaitEnded(ctx, 2)); err != nil {
+			t.Errorf("ends once the shard has a leader: %v", err)
+		}
+	})
+}
+
+// Tombstones go as fast as leases end.
+func TestManyTombstonesGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDataCluster(t, 1)
+		defer c.close()
+		nd, _ := c.leader(0)
+		const commands = 20
+		for i := range int64(commands) {
+			refs := make([]lease.Ref, maxEndPerRound)
+			for j := range refs {
+				refs[j] = lease.Ref{ID: i*maxEndPerRound + int64(j), Incarnation: 1}
+			}
+			if _, err := nd.r.Propose(t.Context(), kindLeaseDrop, appendRefs(refs)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(nd.data.leases.Tombs(1 << 20)); n != commands*maxEndPerRound {
+			t.Fatalf("%d tombstones", n)
+		}
+		time.Sleep(2 * buryTicks * leadershipTick)
+		if n := len(nd.data.leases.Tombs(1 << 20)); n != 0 {
+			t.Errorf("%d tombstones are left", n)
+		}
+	})
+}
