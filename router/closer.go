@@ -9,13 +9,17 @@ import (
 	"github.com/latchkey-db/latchkey/shard"
 )
 
-// closeInterval is the shortest time between two rounds of promises. All who need one
-// in between share the next.
-const closeInterval = 2 * time.Millisecond
+const (
+	// closeInterval is the shortest time between two promises of a shard. All who need
+	// one in between share the next.
+	closeInterval = 2 * time.Millisecond
+	// closeAttempt bounds a promise: what is wanted may have grown meanwhile.
+	closeAttempt = time.Second
+)
 
 // closer has the leaders of shards promise revisions that somebody waits for in the
-// shards' stores: those of watches over several shards, of which one is idle. Its
-// goroutine runs only while there is something to ask for.
+// shards' stores: those of watches over several shards, of which one is idle. A
+// goroutine for a shard runs only while there is something to ask of it.
 type closer struct {
 	r      *Router
 	ctx    context.Context //nolint:containedctx // lives as long as the router
@@ -23,10 +27,11 @@ type closer struct {
 	wg     sync.WaitGroup
 
 	mu sync.Mutex
-	// wants are the revisions asked for, by shard; protected by mu.
+	// wants are the revisions asked for, of the shards that have a goroutine; protected
+	// by mu.
 	wants map[*shard.Data]int64
-	// running and closed are protected by mu.
-	running, closed bool
+	// closed is protected by mu.
+	closed bool
 }
 
 func newCloser(r *Router) *closer {
@@ -43,55 +48,44 @@ func (c *closer) want(d *shard.Data, rev int64) {
 	if c.closed {
 		return
 	}
-	c.wants[d] = max(c.wants[d], rev)
-	if !c.running {
-		c.running = true
+	wanted, running := c.wants[d]
+	c.wants[d] = max(wanted, rev)
+	if !running {
 		c.wg.Add(1)
-		go c.run()
+		go c.run(d)
 	}
 }
 
-// run asks until nobody wants anything. What can't be had is asked for again.
-func (c *closer) run() {
+// run asks until the store of d has what is wanted. What can't be had is asked for
+// again.
+func (c *closer) run(d *shard.Data) {
 	defer c.wg.Done()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
-	for {
+	for stopped := false; ; {
 		select {
 		case <-pause.C:
 		case <-c.ctx.Done():
 		}
 		c.mu.Lock()
-		wants := c.wants
-		c.wants = make(map[*shard.Data]int64)
-		if c.closed || len(wants) == 0 {
-			c.running = false
+		rev := c.wants[d]
+		if c.closed || stopped || d.Store().Resolved() >= rev {
+			delete(c.wants, d)
 			c.mu.Unlock()
 			return
 		}
 		c.mu.Unlock()
-		var round sync.WaitGroup
-		for d, rev := range wants {
-			round.Go(func() { c.ask(d, rev) })
-		}
 		pause.Reset(closeInterval)
-		round.Wait()
+		stopped = errors.Is(c.ask(d, rev), shard.ErrStopped)
 	}
 }
 
-// ask asks once, within the time of one attempt.
-func (c *closer) ask(d *shard.Data, rev int64) {
+// ask asks once.
+func (c *closer) ask(d *shard.Data, rev int64) error {
 	ctx, cancel := context.WithTimeout(c.ctx, closeAttempt)
 	defer cancel()
-	err := c.r.promised(ctx, d, rev, nil)
-	if err != nil && !errors.Is(err, shard.ErrStopped) {
-		c.want(d, rev)
-	}
+	return c.r.promised(ctx, d, rev, nil)
 }
-
-// closeAttempt bounds a promise, so that a shard without a leader does not keep the
-// others from theirs for long.
-const closeAttempt = time.Second
 
 // close ends the asking.
 func (c *closer) close() {
