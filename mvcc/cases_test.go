@@ -135,6 +135,36 @@ func TestWatchAfterARevisionOfItsOwner(t *testing.T) {
 
 // A slow watcher overtaken by compaction must be told, and what is queued for it
 // is bounded.
+// Whoever waits for a revision is woken, whatever else the group has asked for since.
+func TestAwaitSeveralRevisions(t *testing.T) {
+	for _, other := range []int64{3, 8, 20} {
+		e := memEnv(t)
+		g := e.s.NewGroup()
+		e.s.Resolve(5)
+		if g.Await(10) {
+			t.Error("10 is resolved after 5")
+		}
+		if met := g.Await(other); met != (other <= 5) {
+			t.Errorf("%d is resolved after 5: %v", other, met)
+		}
+		for rev := int64(6); rev <= 10; rev++ {
+			e.s.Resolve(rev)
+			select {
+			case <-g.Ready():
+				if met := g.Await(10); met != (rev == 10) {
+					t.Errorf("10 is resolved after %d: %v", rev, met)
+				}
+				continue
+			default:
+			}
+			if rev == 10 {
+				t.Errorf("asked for 10, then for %d, and not woken at 10", other)
+			}
+		}
+		g.Close()
+	}
+}
+
 func TestW03SlowWatchers(t *testing.T) {
 	e := memEnv(t)
 	g := e.s.NewGroup()

@@ -143,17 +143,19 @@ func (g *Group) Ready() <-chan struct{} { return g.wake }
 
 func (g *Group) signal() { g.notify() }
 
-// Await reports whether the store has resolved rev. If not, the group is woken
-// when it has; only the last Await counts.
+// Await reports whether the store has resolved rev. If not, the group is woken when it
+// has, or before: of several revisions that are waited for it is woken at the lowest,
+// and who waits for another asks again.
 func (g *Group) Await(rev int64) bool {
 	h := &g.s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if g.closed || g.s.state.Load().resolved >= rev && g.s.loaded() {
-		delete(h.awaiting, g)
 		return true
 	}
-	h.awaiting[g] = rev
+	if lowest, ok := h.awaiting[g]; !ok || rev < lowest {
+		h.awaiting[g] = rev
+	}
 	return false
 }
 
