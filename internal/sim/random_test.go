@@ -2,6 +2,8 @@ package sim
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,11 +55,22 @@ func (w *workload) settle() int64 {
 		for !watch.done() && watch.reached() < last {
 			w.askProgress()
 			if !pause(ctx, 20*time.Millisecond) {
-				w.tb.Fatalf("watcher of [%q, %q) from %d hangs at %d, %d is the last revision", watch.key, watch.end, watch.first, watch.reached(), last)
+				w.tb.Fatalf("watcher of [%q, %q) from %d hangs on node %d at %d, %d is the last revision: %s", watch.key, watch.end, watch.first, watch.where, watch.reached(), last, w.c.resolved())
 			}
 		}
 	}
 	return last
+}
+
+// resolved says how far all nodes know that nothing is missing.
+func (c *cluster) resolved() string {
+	var b strings.Builder
+	for _, n := range c.nodes {
+		for id, d := range n.running().shards {
+			fmt.Fprintf(&b, "node %d shard %d: applied %d, at %d, resolved %d; ", n.id, id, d.Replica().Applied(), d.Store().Rev(), d.Store().Resolved())
+		}
+	}
+	return b.String()
 }
 
 // verify holds all that was heard against the truth.

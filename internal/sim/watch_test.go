@@ -39,6 +39,8 @@ type watcher struct {
 	compacted int64
 	// moves counts the nodes that it was on. Protected by mu.
 	moves int
+	// where is the node that it is on. Protected by mu.
+	where uint64
 	err   error
 }
 
@@ -76,6 +78,7 @@ func (w *watcher) on(p *process, stop <-chan struct{}) bool {
 	defer g.Close()
 	w.mu.Lock()
 	w.moves++
+	w.where = p.node.id
 	start := w.next
 	w.mu.Unlock()
 	rev := g.Add(watchID, mvcc.WatchOptions{Key: w.key, End: w.end, Start: start})
