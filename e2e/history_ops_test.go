@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -162,6 +163,7 @@ func histEntryOf(kv *mvccpb.KeyValue) (int, histEntry, error) {
 type history struct {
 	t      *testing.T
 	s      *served
+	shards int
 	epoch  time.Time
 	values atomic.Int64
 	done   atomic.Int64
@@ -225,6 +227,9 @@ func (h *history) draw(rnd *rand.Rand, seen, tokens *[historyKeys]int64) histInp
 		}
 	case histPair:
 		in.other = (in.key + 1 + rnd.IntN(data-1)) % data
+		if h.shards > 1 {
+			in.other = in.key ^ 1 // in the same shard
+		}
 	case histSwap:
 		if rnd.IntN(5) > 0 {
 			in.rev = seen[in.key]
@@ -294,13 +299,13 @@ func (h *history) read(r *pb.RangeResponse, err error) (histOutput, error) {
 }
 
 // histSize says how large a history is.
-type histSize struct{ clients, calls, kills int }
+type histSize struct{ clients, calls, kills, shards int }
 
 // runHistory lets clients call a server that is killed and started again while they
 // do, and returns when all have finished.
 func runHistory(t *testing.T, s *served, seed uint64, size histSize) *history {
 	t.Helper()
-	h := &history{t: t, s: s, epoch: time.Now()}
+	h := &history{t: t, s: s, shards: size.shards, epoch: time.Now()}
 	var clients sync.WaitGroup
 	for id := range size.clients {
 		clients.Go(func() { h.client(id, size.calls, rand.New(rand.NewPCG(seed, uint64(id)))) })
@@ -332,11 +337,14 @@ func (s *served) eventLog(after, upTo int64) map[int64][]*mvccpb.Event {
 	defer w.stop()
 	w.create(&createWatch{Key: []byte{0}, RangeEnd: []byte{0}, StartRevision: after + 1, PrevKv: true})
 	w.created()
+	// The last revisions may have changed nothing, which progress tells.
+	w.progress()
 	for at := after; at < upTo; {
 		r := w.next()
 		if r.Canceled {
 			s.t.Fatalf("history ends: %v", r)
 		}
+		at = r.Header.Revision
 		for _, e := range r.Events {
 			at = e.Kv.ModRevision
 			log[at] = append(log[at], e)
@@ -372,6 +380,62 @@ func (h *history) settle(log map[int64][]*mvccpb.Event) {
 			if op.in.writes() {
 				op.out = histOutput{rev: at[op.in.value], done: true}
 			}
+		}
+	}
+}
+
+// headerFault holds the revisions of answers against each other: none is below one
+// that was answered before the call began, and a change is above. It tells what is
+// wrong.
+func (h *history) headerFault() string {
+	var ended, begun []histOp
+	for _, op := range h.ops {
+		if !op.out.unknown {
+			begun = append(begun, op)
+			ended = append(ended, op)
+		}
+	}
+	slices.SortFunc(begun, func(a, b histOp) int { return cmp.Compare(a.begin, b.begin) })
+	slices.SortFunc(ended, func(a, b histOp) int { return cmp.Compare(a.ended, b.ended) })
+	highest := int64(0)
+	for _, op := range begun {
+		for len(ended) > 0 && ended[0].ended < op.begin {
+			highest = max(highest, ended[0].out.rev)
+			ended = ended[1:]
+		}
+		if op.out.rev < highest || op.out.done && op.out.rev == highest {
+			return fmt.Sprintf("%+v was answered %+v after revision %d", op.in, op.out, highest)
+		}
+	}
+	return ""
+}
+
+// count replaces the revisions above start, of which those given changed something,
+// by numbers that count the changes, as the revisions of one shard do. What names a
+// change that there was not becomes a number that no change has.
+func (h *history) count(start int64, changes []int64) {
+	number := func(rev int64) int64 {
+		if rev <= start {
+			return rev
+		}
+		n, found := slices.BinarySearch(changes, rev)
+		if found {
+			n++
+		}
+		return start + int64(n)
+	}
+	change := func(rev int64) int64 {
+		if _, found := slices.BinarySearch(changes, rev); rev > start && !found {
+			return -rev
+		}
+		return number(rev)
+	}
+	for i := range h.ops {
+		op := &h.ops[i]
+		op.in.rev, op.out.rev = change(op.in.rev), number(op.out.rev)
+		for k := range op.out.got {
+			e := &op.out.got[k]
+			e.create, e.mod = change(e.create), change(e.mod)
 		}
 	}
 }
