@@ -59,6 +59,8 @@ type cluster struct {
 	nodes   []*node
 	// interfere decides on calls between nodes; nil for none.
 	interfere atomic.Pointer[func(call) interference]
+	// unswept keeps the shards from taking over compactions.
+	unswept atomic.Bool
 	// ctx ends, and wg is waited for, when the cluster is closed.
 	ctx    context.Context //nolint:containedctx // lives as long as the cluster
 	cancel context.CancelFunc

@@ -27,7 +27,7 @@ func TestCompactedForAllShardsAtOnce(t *testing.T) {
 		for _, n := range c.nodes {
 			c.place(shardA+n.id-1, n)
 		}
-		c.setInterfere(func(k call) interference { return interference{refuse: k.name == "SweepTo"} })
+		c.unswept.Store(true)
 		old := c.node(1).put(t, "a/x", "1")
 		for _, key := range []string{"a/x", "b/x", "c/x", "d/x"} {
 			c.node(2).put(t, key, "2")

@@ -230,6 +230,7 @@ func TestTwoOracles(t *testing.T) {
 		for range 20 {
 			c.placeAll(c.nodes[0])
 			c.place(shardC, c.nodes[2])
+			c.node(1).put(t, "a/x", "0") // it has numbers left
 			c.net.setDecide(func(l link, system bool, _ *raftpb.Message) fate {
 				return fate{lose: system && (l.from == 1 || l.to == 1)}
 			})

@@ -187,7 +187,7 @@ func (p *process) sweep() {
 	for ctx.Err() == nil {
 		rev, changed := p.cluster.Compacted()
 		var again <-chan time.Time
-		if rev > 0 && p.router.SweepTo(ctx, rev) != nil {
+		if rev > 0 && (p.node.c.unswept.Load() || p.router.SweepTo(ctx, rev) != nil) {
 			again = time.After(100 * time.Millisecond)
 		}
 		select {
