@@ -141,9 +141,10 @@ func (r *Router) lookOnce(ctx context.Context, reads map[*shard.Data][]keys.Span
 	return r.open(reads, now.Newest, now.Compacted)
 }
 
-// lookAlone opens the one shard of a cluster that counts by itself.
+// lookAlone opens the one shard of a cluster that counts by itself. A replica that is
+// behind what clients have seen from this node is no help to serializable looks either.
 func (r *Router) lookAlone(ctx context.Context, d *shard.Data, f fresh) (*look, error) {
-	if !f.serializable {
+	if !f.serializable || d.Store().Rev() < r.given.Load() {
 		if err := r.confirm(ctx, d); err != nil {
 			return nil, err
 		}
