@@ -80,7 +80,7 @@ func (w *workload) verify(last int64) {
 	if err != nil {
 		w.tb.Fatal(err)
 	}
-	k := &checker{tb: w.tb, t: t, h: w.h, leases: w.leases}
+	k := &checker{tb: w.tb, t: t, h: w.h, leases: w.leases, solo: w.solo}
 	k.check()
 	for _, watch := range append(w.watchers, w.collector) {
 		if err := watch.check(t, last); err != nil {

@@ -33,6 +33,8 @@ type workload struct {
 	seen atomic.Int64
 	// compacted is the highest revision that a compaction was asked for at.
 	compacted atomic.Int64
+	// solo is the last revision that the only shard counted by itself.
+	solo int64
 	// collector hears of everything.
 	collector *watcher
 
