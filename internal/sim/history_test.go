@@ -101,7 +101,11 @@ type history struct {
 // do makes one call on a node and records it.
 func (h *history) do(ctx context.Context, p *process, req proto.Message) *op {
 	o := &op{p: p, req: req, shown: p.shown.Load(), begin: h.clock.Add(1), beganAt: time.Now()}
-	o.resp, o.err = send(ctx, p, proto.Clone(req))
+	o.err = errCut
+	if p.enter() {
+		o.resp, o.err = send(ctx, p, proto.Clone(req))
+		p.leave()
+	}
 	dead := p.dead.Load()
 	o.end, o.ended = h.clock.Add(1), time.Now()
 	switch {

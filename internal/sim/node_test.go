@@ -53,7 +53,27 @@ type process struct {
 	// shown is the highest revision that clients of the process have seen.
 	shown atomic.Int64
 	wg    sync.WaitGroup
+
+	mu sync.Mutex
+	// closing says that nobody may begin to use the process; protected by mu.
+	closing bool
+	// users are those who do.
+	users sync.WaitGroup
 }
+
+// enter begins a use of the process's state, which lasts until leave. It reports false
+// when the state is about to be closed.
+func (p *process) enter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing {
+		return false
+	}
+	p.users.Add(1)
+	return true
+}
+
+func (p *process) leave() { p.users.Done() }
 
 func (n *node) running() *process {
 	n.mu.Lock()
@@ -213,6 +233,10 @@ func (p *process) close() error {
 		d.Close()
 	}
 	p.wg.Wait()
+	p.mu.Lock()
+	p.closing = true
+	p.mu.Unlock()
+	p.users.Wait()
 	return p.db.Close()
 }
 

@@ -74,6 +74,10 @@ const watchID = 1
 
 // on watches on one node and reports whether that has died.
 func (w *watcher) on(p *process, stop <-chan struct{}) bool {
+	if !p.enter() {
+		return true
+	}
+	defer p.leave()
 	g := p.router.NewWatchGroup()
 	defer g.Close()
 	w.mu.Lock()

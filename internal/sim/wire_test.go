@@ -58,15 +58,17 @@ func (p *process) carry(ctx context.Context, c call, fn func(context.Context, *p
 		return false, context.Cause(ctx)
 	}
 	to := s.nodes[c.to-1].running()
-	if to == nil {
+	if to == nil || !to.enter() {
 		pause(ctx, s.lostAfter())
 		return false, errLost
 	}
 	err = fn(ctx, to)
+	to.leave()
 	if f.again > 0 {
 		s.wg.Go(func() {
-			if pause(s.ctx, f.again) {
+			if pause(s.ctx, f.again) && to.enter() {
 				_ = fn(s.ctx, to)
+				to.leave()
 			}
 		})
 	}
