@@ -15,8 +15,6 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
-	"github.com/latchkey-db/latchkey/mvcc"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // A backup is the magic, the revision, then records of a letter, a length and a
@@ -82,7 +80,7 @@ func (r *Router) still(ctx context.Context) (s *still, err error) {
 		}
 		d.Replica().Between(func() {
 			v := d.Store().View()
-			s.look = &look{rev: v.Rev(), views: map[*shard.Data]*mvcc.View{d: v}, r: r}
+			s.look = &look{rev: v.Rev(), views: []opened{{d, v}}, r: r}
 			take()
 		})
 		return s, nil
@@ -107,7 +105,7 @@ func (s *still) writeKeys(ctx context.Context, b *backup) error {
 		if len(all.Key) == 0 {
 			all.Key = []byte{0}
 		}
-		err := s.views[p.d].RangeChunks(ctx, all, backupChunk, func(chunk *pb.RangeResponse) error {
+		err := s.view(p.d).RangeChunks(ctx, all, backupChunk, func(chunk *pb.RangeResponse) error {
 			for _, kv := range chunk.Kvs {
 				if _, known := s.leases[kv.Lease]; kv.Lease != 0 && !known {
 					s.leases[kv.Lease] = lease.Record{ID: kv.Lease, TTL: 1}

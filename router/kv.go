@@ -57,8 +57,8 @@ func (r *Router) seeIn(ctx context.Context, l *look, check func(access) error, r
 		return err
 	}
 	err = read(l)
-	for d := range l.views {
-		if changed := a.holds(d); changed != nil {
+	for _, v := range l.views {
+		if changed := a.holds(v.d); changed != nil {
 			return changed
 		}
 	}

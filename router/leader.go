@@ -54,6 +54,11 @@ const leaderPause = 2 * time.Millisecond
 func (r *Router) atLeader(ctx context.Context, d *shard.Data, fn func(context.Context, Leader) error) error {
 	ctx, cancel := r.bounded(ctx)
 	defer cancel()
+	return r.again(ctx, d, fn)
+}
+
+// again is atLeader for as long as ctx lasts.
+func (r *Router) again(ctx context.Context, d *shard.Data, fn func(context.Context, Leader) error) error {
 	if r.leaders == nil {
 		return d.Replica().AtLeader(ctx, func(ctx context.Context) error { return fn(ctx, d) })
 	}
@@ -85,16 +90,16 @@ func (r *Router) confirm(ctx context.Context, d *shard.Data) error {
 // upTo calls fn with the leader of d and returns when this node's replica has applied
 // the entry at the index that fn returns.
 func (r *Router) upTo(ctx context.Context, d *shard.Data, fn func(context.Context, Leader) (uint64, error)) error {
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
 	var index uint64
-	err := r.atLeader(ctx, d, func(ctx context.Context, l Leader) (err error) {
+	err := r.again(ctx, d, func(ctx context.Context, l Leader) (err error) {
 		index, err = fn(ctx, l)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := r.bounded(ctx)
-	defer cancel()
 	return d.Replica().AwaitApplied(ctx, index)
 }
 

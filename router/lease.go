@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/latchkey-db/latchkey/auth"
-	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/shard"
@@ -192,18 +191,18 @@ func (r *Router) lifeAtHome(ctx context.Context, d *shard.Data, id int64, keys b
 
 // attachedKeys returns the keys that hang on a lease at revision rev, in order.
 func (r *Router) attachedKeys(ctx context.Context, d *shard.Data, life shard.LeaseLife, rev int64) ([][]byte, error) {
-	holders := map[*shard.Data][]keys.Span{d: nil}
+	holders := []reading{{d: d}}
 	for _, id := range life.Holders {
 		if h := r.shards[id]; h != nil {
-			holders[h] = nil
+			holders = append(holders, reading{d: h})
 		}
 	}
 	if err := r.promise(ctx, holders, rev); err != nil {
 		return nil, err
 	}
 	var all [][]byte
-	for h := range holders {
-		attached, err := h.AttachedAt(ctx, life.ID, rev)
+	for _, h := range holders {
+		attached, err := h.d.AttachedAt(ctx, life.ID, rev)
 		switch {
 		case errors.Is(err, mvcc.ErrCompacted):
 			return nil, errLookAgain

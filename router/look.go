@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -34,10 +35,22 @@ type part struct {
 type look struct {
 	// rev is the revision, which is also the newest that answers know of.
 	rev   int64
-	views map[*shard.Data]*mvcc.View
+	views []opened
 	// compacted is the compaction revision, -1 before the first compaction.
 	compacted int64
 	r         *Router
+}
+
+// opened is the view of one shard.
+type opened struct {
+	d *shard.Data
+	*mvcc.View
+}
+
+// reading is what is to be read of one shard.
+type reading struct {
+	d     *shard.Data
+	spans []keys.Span
 }
 
 // fresh says how new a look has to be.
@@ -81,22 +94,14 @@ func (r *Router) parts(s keys.Span) ([]part, error) {
 // look opens the keys in spans at one revision. What it shows is every change that
 // was acknowledged before the call, unless f wants less.
 func (r *Router) look(ctx context.Context, spans []keys.Span, f fresh) (*look, error) {
-	reads := make(map[*shard.Data][]keys.Span)
-	for _, s := range spans {
-		parts, err := r.parts(s)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range parts {
-			reads[p.d] = append(reads[p.d], p.span)
-		}
+	reads, err := r.readings(spans)
+	if err != nil {
+		return nil, err
 	}
 	if len(reads) == 0 {
 		// A request for no key is answered by whoever owns the first.
 		return r.look(ctx, []keys.Span{keys.Point([]byte{0})}, f)
 	}
-	ctx, cancel := r.bounded(ctx)
-	defer cancel()
 	for {
 		l, err := r.lookOnce(ctx, reads, f)
 		if !errors.Is(err, errLookAgain) {
@@ -105,17 +110,37 @@ func (r *Router) look(ctx context.Context, spans []keys.Span, f fresh) (*look, e
 	}
 }
 
+// readings sorts the spans by the shards that own them.
+func (r *Router) readings(spans []keys.Span) ([]reading, error) {
+	if d, err := r.whole(); err == nil && len(spans) > 0 {
+		return []reading{{d, spans}}, nil
+	}
+	var reads []reading
+	for _, s := range spans {
+		parts, err := r.parts(s)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range parts {
+			at := slices.IndexFunc(reads, func(read reading) bool { return read.d == p.d })
+			if at < 0 {
+				at, reads = len(reads), append(reads, reading{d: p.d})
+			}
+			reads[at].spans = append(reads[at].spans, p.span)
+		}
+	}
+	return reads, nil
+}
+
 // errLookAgain says that the shards have moved on under a look.
 var errLookAgain = errors.New("router: the shards have moved on")
 
-func (r *Router) lookOnce(ctx context.Context, reads map[*shard.Data][]keys.Span, f fresh) (*look, error) {
-	if len(reads) == 1 {
-		for d := range reads {
-			if !d.Shape().Ordered {
-				return r.lookAlone(ctx, d, f)
-			}
-		}
+func (r *Router) lookOnce(ctx context.Context, reads []reading, f fresh) (*look, error) {
+	if len(reads) == 1 && !reads[0].d.Shape().Ordered {
+		return r.lookAlone(ctx, reads[0].d, f)
 	}
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
 	if f.serializable {
 		l, err := r.lookBack(ctx, reads, f.rev)
 		if l != nil || err != nil {
@@ -154,19 +179,19 @@ func (r *Router) lookAlone(ctx context.Context, d *shard.Data, f fresh) (*look, 
 		v.Close()
 		return nil, errLookAgain
 	}
-	return &look{rev: v.Rev(), compacted: v.Compacted(), views: map[*shard.Data]*mvcc.View{d: v}, r: r}, nil
+	return &look{rev: v.Rev(), compacted: v.Compacted(), views: []opened{{d, v}}, r: r}, nil
 }
 
 // lookBack opens the shards at a revision that this node knows to be resolved in all
 // of them, or nothing if it knows of none that would do.
-func (r *Router) lookBack(ctx context.Context, reads map[*shard.Data][]keys.Span, rev int64) (*look, error) {
+func (r *Router) lookBack(ctx context.Context, reads []reading, rev int64) (*look, error) {
 	known := r.given.Load()
 	if rev > known {
 		return nil, nil
 	}
 	resolved := int64(-1)
-	for d := range reads {
-		if at := d.Store().Resolved(); resolved < 0 || at < resolved {
+	for _, read := range reads {
+		if at := read.d.Store().Resolved(); resolved < 0 || at < resolved {
 			resolved = at
 		}
 	}
@@ -188,26 +213,24 @@ func (r *Router) lookBack(ctx context.Context, reads map[*shard.Data][]keys.Span
 }
 
 // promise has the leaders promise that nothing more comes up to rev in what is read.
-func (r *Router) promise(ctx context.Context, reads map[*shard.Data][]keys.Span, rev int64) error {
+func (r *Router) promise(ctx context.Context, reads []reading, rev int64) error {
 	if len(reads) == 1 {
-		for d, spans := range reads {
-			return r.promised(ctx, d, rev, spans)
-		}
+		return r.promised(ctx, reads[0].d, rev, reads[0].spans)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	for d, spans := range reads {
-		g.Go(func() error { return r.promised(ctx, d, rev, spans) })
+	for _, read := range reads {
+		g.Go(func() error { return r.promised(ctx, read.d, rev, read.spans) })
 	}
 	return g.Wait()
 }
 
 // open opens views at rev, which has been promised. A single shard is opened at the
 // newest that it has: all that is below is there, since numbers apply in order.
-func (r *Router) open(reads map[*shard.Data][]keys.Span, rev, compacted int64) (*look, error) {
-	l := &look{rev: rev, compacted: compacted, views: make(map[*shard.Data]*mvcc.View, len(reads)), r: r}
-	for d := range reads {
-		v := d.Store().View()
-		l.views[d] = v
+func (r *Router) open(reads []reading, rev, compacted int64) (*look, error) {
+	l := &look{rev: rev, compacted: compacted, views: make([]opened, 0, len(reads)), r: r}
+	for _, read := range reads {
+		v := read.d.Store().View()
+		l.views = append(l.views, opened{read.d, v})
 		if len(reads) == 1 {
 			l.rev = max(rev, v.Rev())
 		}
@@ -230,11 +253,15 @@ func (l *look) close() {
 // only returns the view of a look at one shard, nil if there are more.
 func (l *look) only() *mvcc.View {
 	if len(l.views) == 1 {
-		for _, v := range l.views {
-			return v
-		}
+		return l.views[0].View
 	}
 	return nil
+}
+
+// view returns the view of d, which is one of the look's shards.
+func (l *look) view(d *shard.Data) *mvcc.View {
+	at := slices.IndexFunc(l.views, func(v opened) bool { return v.d == d })
+	return l.views[at].View
 }
 
 // shown takes note of a revision that clients have seen.

@@ -26,7 +26,7 @@ func (l *look) rangeKeys(ctx context.Context, req *pb.RangeRequest) (*pb.RangeRe
 		return nil, err
 	}
 	if len(parts) == 1 {
-		return l.views[parts[0].d].Range(ctx, req)
+		return l.view(parts[0].d).Range(ctx, req)
 	}
 	m := merger{ctx: ctx, l: l, req: req, parts: parts}
 	return m.run()
@@ -84,7 +84,7 @@ func (m *merger) add(p part) error {
 		}
 		sub.CountOnly = m.req.CountOnly || sub.Limit <= 0
 	}
-	resp, err := m.l.views[p.d].Range(m.ctx, sub)
+	resp, err := m.l.view(p.d).Range(m.ctx, sub)
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func (l *look) sum(one func(*mvcc.View) (uint32, error)) (uint32, error) {
 	}
 	h := crc32.New(crc32.MakeTable(crc32.Castagnoli))
 	for _, p := range parts {
-		sum, err := one(l.views[p.d])
+		sum, err := one(l.view(p.d))
 		if err != nil {
 			return 0, err
 		}
