@@ -309,6 +309,21 @@ func TestW11PrevKVAfterCompaction(t *testing.T) {
 		"1: DELETE x@4 (was 2@3) header 4\n2: DELETE x@4 header 4\n1: PUT x@5 header 5\n2: PUT x@5 header 5\n")
 }
 
+// What the owner of a watcher knows to be compacted is not told of, though the store
+// has not heard of it.
+func TestPrevKVBelowTheOwnersCompaction(t *testing.T) {
+	e := memEnv(t)
+	for _, value := range []string{"1", "2", "3"} {
+		e.put("x", value)
+	}
+	g := e.s.NewGroup()
+	defer g.Close()
+	for id, end := range map[int64]string{1: "", 2: "y"} {
+		g.Add(id, WatchOptions{Key: []byte("x"), End: []byte(end), Start: 3, Compacted: 3, PrevKV: true})
+		equal(t, "watch", drain(t, g), fmt.Sprintf("%d: PUT x@3 PUT x@4 (was 2@3) header 4\n", id))
+	}
+}
+
 // Catching up comes in batches of a thousand revisions with the store's revision
 // in the header, and of bounded size.
 func TestCatchUpBatches(t *testing.T) {

@@ -140,7 +140,7 @@ func (c *catchUp) add(key []byte, at stamp) error {
 	}
 	size := len(key) + int(it.size) + eventOverhead
 	// The state before a revision is known if that is not compacted.
-	if c.w.opts.PrevKV && at.rev > c.st.compact && (it.dead || it.create != it.mod) {
+	if c.w.opts.PrevKV && at.rev > max(c.st.compact, c.w.opts.Compacted) && (it.dead || it.create != it.mod) {
 		prev, err := c.before(key, at.rev)
 		if err != nil {
 			return err

@@ -17,6 +17,9 @@ type WatchOptions struct {
 	// After is the revision that counts as that of the registration, 0 for the one that
 	// the store has resolved; without Start.
 	After int64
+	// Compacted is a revision up to which no version before an event is told of, though
+	// the store may still have it; 0 for none.
+	Compacted int64
 	// PrevKV asks for the versions before the events.
 	PrevKV bool
 	// NoPut and NoDelete leave out events of a kind.

@@ -116,6 +116,7 @@ func (g *WatchGroup) Add(id int64, o mvcc.WatchOptions) (rev int64) {
 	}
 	o.After = now
 	compacted := g.r.places.State().Order.Compacted
+	o.Compacted = compacted
 	switch {
 	case o.Start > 0 && o.Start < compacted:
 		g.watches[id] = watching{}
