@@ -38,7 +38,7 @@ func (r *Router) see(ctx context.Context, spans []keys.Span, f fresh, check func
 	for {
 		l, err := r.look(ctx, spans, f)
 		if err != nil {
-			return err
+			return r.unseen(ctx, check, err)
 		}
 		err = r.seeIn(ctx, l, check, read)
 		l.close()
@@ -46,6 +46,25 @@ func (r *Router) see(ctx context.Context, spans []keys.Span, f fresh, check func
 			return err
 		}
 	}
+}
+
+// unseen returns what becomes of a request that could not be looked for: whoever may
+// not ask hears of that, not of which revisions there are.
+func (r *Router) unseen(ctx context.Context, check func(access) error, err error) error {
+	if !errors.Is(err, mvcc.ErrFutureRev) && !errors.Is(err, mvcc.ErrCompacted) {
+		return err
+	}
+	a, failed := r.access(ctx)
+	if failed != nil {
+		return failed
+	}
+	if refused := check(a); refused != nil {
+		return refused
+	}
+	if outdated := a.current(); outdated != nil {
+		return outdated
+	}
+	return err
 }
 
 func (r *Router) seeIn(ctx context.Context, l *look, check func(access) error, read func(*look) error) error {
@@ -69,12 +88,12 @@ func (r *Router) seeIn(ctx context.Context, l *look, check func(access) error, r
 // revision.
 func (r *Router) RangeStream(ctx context.Context, req *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
 	span := keys.FromRange(req.Key, req.RangeEnd)
+	check := func(a access) error { return a.users.Read(a.id, req.Key, req.RangeEnd) }
 	l, err := r.look(ctx, []keys.Span{span}, fresh{serializable: req.Serializable, rev: req.Revision})
 	if err != nil {
-		return err
+		return r.unseen(ctx, check, err)
 	}
 	defer l.close()
-	check := func(a access) error { return a.users.Read(a.id, req.Key, req.RangeEnd) }
 	if err := r.seeIn(ctx, l, check, func(*look) error { return nil }); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
@@ -207,6 +208,59 @@ func TestKeysOnSeveralShardsAreRefused(t *testing.T) {
 		}
 		if _, err := s.Txn(t.Context(), txn); !errors.Is(err, ErrSeveralShards) {
 			t.Errorf("txn: %v", err)
+		}
+	})
+}
+
+// Who may not read a range is not told which revisions there are.
+func TestRightsComeBeforeRevisions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		for range 3 {
+			if _, err := s.Put(t.Context(), put("a")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.Compact(t.Context(), &pb.CompactionRequest{Revision: 3}); err != nil {
+			t.Fatal(err)
+		}
+		users := auth.New()
+		for _, change := range []*pb.InternalRaftRequest{
+			{AuthUserAdd: &pb.AuthUserAddRequest{Name: auth.Root}},
+			{AuthUserGrantRole: &pb.AuthUserGrantRoleRequest{User: auth.Root, Role: auth.Root}},
+			{AuthUserAdd: &pb.AuthUserAddRequest{Name: "u"}},
+			{AuthEnable: &pb.AuthEnableRequest{}},
+		} {
+			var err error
+			if users, _, err = users.Apply(change); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.places = fixedMap{placement.State{Map: two, Order: placement.OrderRecord{Compacted: 3}, Auth: users}}
+		for _, sender := range []struct {
+			id   auth.Identity
+			want error
+		}{
+			{auth.Identity{User: "u", Revision: users.Revision, Known: true}, auth.ErrPermissionDenied},
+			{auth.Identity{}, auth.ErrUserEmpty},
+			{auth.Identity{User: auth.Root, Revision: users.Revision - 1, Known: true}, auth.ErrOldRevision},
+			{auth.Identity{User: auth.Root, Revision: users.Revision, Known: true}, nil},
+		} {
+			ctx := auth.With(t.Context(), sender.id)
+			for rev, want := range map[int64]error{2: mvcc.ErrCompacted, 1000: mvcc.ErrFutureRev} {
+				if sender.want != nil {
+					want = sender.want
+				}
+				req := &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("z"), Revision: rev}
+				if _, err := s.Range(ctx, req); !errors.Is(err, want) {
+					t.Errorf("%+v reads at revision %d: %v, want %v", sender.id, rev, err, want)
+				}
+				err := s.RangeStream(ctx, req, 1, func(*pb.RangeResponse) error { return nil })
+				if !errors.Is(err, want) {
+					t.Errorf("%+v streams at revision %d: %v, want %v", sender.id, rev, err, want)
+				}
+			}
 		}
 	})
 }

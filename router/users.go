@@ -117,6 +117,12 @@ func (a access) holds(d *shard.Data) error {
 	if d.Fence().Epoch > a.users.Epoch {
 		return ErrOutdated
 	}
+	return a.current()
+}
+
+// current reports whether the sender's token is of the revision of the users that the
+// call was checked against.
+func (a access) current() error {
 	if a.users.Enabled && a.id.Revision != 0 && a.id.Revision != a.users.Revision {
 		return auth.ErrOldRevision
 	}
