@@ -224,7 +224,8 @@ func maskTies(m *masked) string {
 }
 
 // settleTies orders what sorts equal by key, and strips those of which a limit
-// may have taken others, and returns how it was.
+// may have taken others, and returns how it was. Even where no order is asked for,
+// etcd sorts one more key than the limit lets through.
 func settleTies(req *pb.RangeRequest, resp *pb.RangeResponse) string {
 	kvs := resp.Kvs
 	var was string
@@ -242,7 +243,7 @@ func settleTies(req *pb.RangeRequest, resp *pb.RangeResponse) string {
 			was += fmt.Sprintf("%q ", kv.GetKey())
 		}
 		sort.Slice(kvs[i:j], func(x, y int) bool { return bytes.Compare(kvs[i+x].GetKey(), kvs[i+y].GetKey()) < 0 })
-		if j == len(kvs) && resp.GetMore() && cutAfterSort(req) {
+		if j == len(kvs) && resp.GetMore() {
 			for k := i; k < j; k++ {
 				kvs[k] = targetOnly(req.GetSortTarget(), kvs[k])
 			}
@@ -250,12 +251,6 @@ func settleTies(req *pb.RangeRequest, resp *pb.RangeResponse) string {
 		i = j
 	}
 	return was
-}
-
-// cutAfterSort tells whether a range is sorted before its limit is applied.
-func cutAfterSort(r *pb.RangeRequest) bool {
-	return r.GetSortOrder() != pb.RangeRequest_NONE || r.GetMinModRevision() != 0 || r.GetMaxModRevision() != 0 ||
-		r.GetMinCreateRevision() != 0 || r.GetMaxCreateRevision() != 0
 }
 
 func compareTargets(target pb.RangeRequest_SortTarget, a, b *mvccpb.KeyValue) int {
