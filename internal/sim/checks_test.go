@@ -227,7 +227,7 @@ func (c *checker) compactions() {
 	wanted := func(o *op) bool {
 		return slices.ContainsFunc(c.h.ops, func(k *op) bool {
 			r, ok := k.req.(*pb.CompactionRequest)
-			return ok && k.begin < o.end && r.Revision > o.req.(*pb.RangeRequest).Revision //nolint:errcheck // see the caller
+			return ok && k.begin < o.end && r.Revision > o.req.(*pb.RangeRequest).Revision
 		})
 	}
 	for _, o := range c.h.ops {

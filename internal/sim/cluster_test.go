@@ -62,7 +62,7 @@ type cluster struct {
 	// unswept keeps the shards from taking over compactions.
 	unswept atomic.Bool
 	// ctx ends, and wg is waited for, when the cluster is closed.
-	ctx    context.Context //nolint:containedctx // lives as long as the cluster
+	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }

@@ -23,7 +23,8 @@ func (p *process) compact(tb testing.TB, rev int64) {
 // From the moment that a compaction is answered no shard shows what it dropped, though
 // none has swept yet.
 func TestCompactedForAllShardsAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		for _, n := range c.nodes {
 			c.place(shardA+n.id-1, n)
 		}
@@ -49,7 +50,8 @@ func TestCompactedForAllShardsAtOnce(t *testing.T) {
 // shard sweeps. It takes a newer revision; the client, who asked for none, must not
 // hear of compactions.
 func TestReadOvertakenByASweep(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		var promises calls
 		c.setInterfere(func(k call) interference {
 			if k.name == "Promise" && k.from == 3 && promises.next() <= 2 {
@@ -65,7 +67,7 @@ func TestReadOvertakenByASweep(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		last := int64(0)
 		for i := range 10 {
-			last = c.node(1).put(t, "b/x", strconv.Itoa(i))
+			c.node(1).put(t, "b/x", strconv.Itoa(i))
 			last = c.node(1).put(t, "c/x", strconv.Itoa(i))
 		}
 		c.node(1).compact(t, last)
@@ -83,7 +85,8 @@ func TestReadOvertakenByASweep(t *testing.T) {
 // A watch that has heard everything is not ended by a compaction, though its shard has
 // been idle since long before it, and comes back by a snapshot.
 func TestCaughtUpWatchOfAnIdleShard(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		c.node(3).put(t, "b/x", "1")
 		w := &watcher{c: c, key: []byte("b/"), end: []byte("b0"), wake: make(chan struct{}, 1), pick: func() *process { return c.node(3) }}
 		c.wg.Go(func() { w.run(c.ctx.Done()) })
@@ -124,13 +127,14 @@ func TestCaughtUpWatchOfAnIdleShard(t *testing.T) {
 // A node that knows of a compaction in one shard, and of nothing above it in another,
 // has no revision of its own to answer a serializable read from.
 func TestSerializableReadBehindASweep(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		c.net.setDecide(func(l link, system bool, m *raftpb.Message) fate {
 			return fate{lose: !system && m.ShardID == shardB && (l.to == 3 || l.from == 3)}
 		})
 		c.node(1).put(t, "b/x", "1")
-		last := c.node(1).put(t, "a/x", "1")
-		last = c.node(1).put(t, "a/x", "2")
+		c.node(1).put(t, "a/x", "1")
+		last := c.node(1).put(t, "a/x", "2")
 		c.node(1).compact(t, last)
 		time.Sleep(50 * time.Millisecond)
 		if at := c.node(3).shards[shardA].Store().Compacted(); at != last {

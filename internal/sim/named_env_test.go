@@ -26,14 +26,14 @@ const (
 
 // bubble runs a test on a cluster of four shards, all led by node 1, on a network that
 // does as it is told.
-func bubble(t *testing.T, fn func(t *testing.T, c *cluster)) {
+func bubble(t *testing.T, fn func(c *cluster)) {
 	t.Helper()
 	s := seed(t)
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, options{seed: s, splits: fourShards, snapshotEntries: 60})
 		defer c.close()
 		c.placeAll(c.nodes[0])
-		fn(t, c)
+		fn(c)
 	})
 }
 

@@ -14,7 +14,8 @@ import (
 // twice, and the id is granted anew before the second arrives. What hangs on the new
 // lease stays.
 func TestRepeatedEndOfAnEarlierGrant(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		id := c.leaseAt(shardA)
 		c.place(shardB, c.nodes[1])
 		var drops calls
@@ -62,46 +63,47 @@ func (c *cluster) slowRegistration(d time.Duration) {
 // A put has been told by the lease's home that the lease is there. Before the answer
 // arrives the lease ends, everywhere. The put must not bring the lease back.
 func TestRegistrationOlderThanTheEnd(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) { lateRegistration(t, c, func() {}) })
+	bubble(t, func(c *cluster) { lateRegistration(c.tb, c, func() {}) })
 }
 
 // Here the shard has even changed its leader twice, which drops what it knew of ends.
 func TestRegistrationOfAnEarlierTerm(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
-		lateRegistration(t, c, func() {
+	bubble(t, func(c *cluster) {
+		lateRegistration(c.tb, c, func() {
 			c.place(shardB, c.nodes[2])
 			c.place(shardB, c.nodes[1])
 		})
 	})
 }
 
-func lateRegistration(t *testing.T, c *cluster, meanTime func()) {
-	t.Helper()
+func lateRegistration(tb testing.TB, c *cluster, meanTime func()) {
+	tb.Helper()
 	id := c.leaseAt(shardA)
 	c.place(shardB, c.nodes[1])
-	c.node(1).grant(t, id, 60)
+	c.node(1).grant(tb, id, 60)
 	c.slowRegistration(150 * time.Millisecond)
 	put := meanwhile(func() (*pb.PutResponse, error) {
-		return c.node(2).router.Put(t.Context(), &pb.PutRequest{Key: []byte("b/x"), Lease: id})
+		return c.node(2).router.Put(tb.Context(), &pb.PutRequest{Key: []byte("b/x"), Lease: id})
 	})
 	time.Sleep(10 * time.Millisecond)
 	began := time.Now()
-	c.node(1).revoke(t, id)
+	c.node(1).revoke(tb, id)
 	meanTime()
 	if time.Since(began) > 130*time.Millisecond {
-		t.Fatalf("the end took %v; the run shows nothing", time.Since(began))
+		tb.Fatalf("the end took %v; the run shows nothing", time.Since(began))
 	}
 	if _, err := put.wait(); !errors.Is(err, mvcc.ErrLeaseNotFound) {
-		t.Errorf("put with a lease that has ended: %v", err)
+		tb.Errorf("put with a lease that has ended: %v", err)
 	}
-	if found, _ := c.node(3).read(t, "b/x", ""); len(found) > 0 {
-		t.Errorf("a key hangs on a lease that is gone: %v", found["b/x"])
+	if found, _ := c.node(3).read(tb, "b/x", ""); len(found) > 0 {
+		tb.Errorf("a key hangs on a lease that is gone: %v", found["b/x"])
 	}
 }
 
 // A lease that nobody knows does not matter in a branch that is not taken.
 func TestUnknownLeaseInTheOtherBranch(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		id := c.leaseAt(shardA)
 		put := wrapPut(&pb.PutRequest{Key: []byte("b/x"), Lease: id})
 		resp, err := c.node(2).router.Txn(t.Context(), &pb.TxnRequest{
@@ -120,7 +122,8 @@ func TestUnknownLeaseInTheOtherBranch(t *testing.T) {
 // there is neither; both come, the lease first, before the answer arrives. Whoever
 // sees the marker must see the lease.
 func TestMarkerSeenThenLeaseUnknown(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		id := c.leaseAt(shardA)
 		c.place(shardB, c.nodes[1])
 		c.slowRegistration(50 * time.Millisecond)
@@ -143,7 +146,8 @@ func TestMarkerSeenThenLeaseUnknown(t *testing.T) {
 // The keys of a lease are those of one moment: whoever hears of the second key hears
 // of the first, though the first is the only one in its shard.
 func TestKeysOfALeaseAtOneMoment(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		id := c.leaseAt(shardA)
 		p := c.node(1)
 		p.grant(t, id, 60)

@@ -17,7 +17,8 @@ import (
 // Node 1 asks for the number of a put, and the answer is under way for long. Meanwhile
 // node 2 reads at a newer revision: the put must be in what it sees, or come later.
 func TestOracleAnswerDelayedBehindARead(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		c.place(placement.SystemShard, c.nodes[1])
 		c.setInterfere(func(k call) interference {
 			if k.name == "Ask" && k.count > 0 && k.from == 1 {
@@ -43,7 +44,8 @@ func TestOracleAnswerDelayedBehindARead(t *testing.T) {
 // given up, the number of the second must not be used any more: it is older than what
 // the read promised.
 func TestNumberThatWaitedBehindARead(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		c.place(placement.SystemShard, c.nodes[1])
 		var asks calls
 		c.setInterfere(func(k call) interference {
@@ -81,7 +83,8 @@ func TestNumberThatWaitedBehindARead(t *testing.T) {
 // A leader asks for a number, is deposed, and leads again before the answer comes.
 // Meanwhile its successor has promised more than the number.
 func TestNumberAskedForBeforeBegin(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		c.place(placement.SystemShard, c.nodes[1])
 		var asks calls
 		c.setInterfere(func(k call) interference {
@@ -114,7 +117,8 @@ func TestNumberAskedForBeforeBegin(t *testing.T) {
 // sent: one that came later must not have a number from before a write that it came
 // after.
 func TestNumbersServeThoseWhoAsked(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		c.place(placement.SystemShard, c.nodes[1])
 		c.place(shardC, c.nodes[2])
 		c.setInterfere(func(k call) interference {
@@ -144,7 +148,8 @@ func TestNumbersServeThoseWhoAsked(t *testing.T) {
 // What changes nothing has a number, which its header tells and which the shard has
 // reached.
 func TestNumberOfWhatChangesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		before := c.node(2).put(t, "a/x", "1")
 		gone, err := c.node(3).router.DeleteRange(t.Context(), &pb.DeleteRangeRequest{Key: []byte("b/none")})
 		if err != nil {
@@ -176,7 +181,8 @@ func TestNumberOfWhatChangesNothing(t *testing.T) {
 // A node whose replica of one shard is 100 ms behind hears an event of another shard
 // at once. The older event of the first must come first.
 func TestFollowerBehindUnderMergedWatch(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		w := c.watchAll(c.node(3))
 		c.net.setDecide(func(l link, system bool, m *raftpb.Message) fate {
 			if !system && m.ShardID == shardB && l.to == 3 {
@@ -200,7 +206,8 @@ func TestFollowerBehindUnderMergedWatch(t *testing.T) {
 
 // A promise for one key does not tell a watch of all keys that nothing is missing.
 func TestPromiseOfAPart(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		w := c.watchAll(c.node(3))
 		var held atomic.Bool
 		held.Store(true)
@@ -225,7 +232,8 @@ func TestPromiseOfAPart(t *testing.T) {
 // An old leader of the system shard that nobody has told of its successor hands out no
 // numbers.
 func TestTwoOracles(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		overlaps := 0
 		for range 20 {
 			c.placeAll(c.nodes[0])
@@ -261,7 +269,8 @@ func TestTwoOracles(t *testing.T) {
 // read that waits for it. It comes back by a snapshot: the put's outcome is unknown,
 // it must not be made again, and the read must not be answered from before.
 func TestDeposedLeaderHealedBySnapshot(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		var held atomic.Bool
 		held.Store(true)
 		c.dropWhile(shardB, held.Load, func(l link, m *raftpb.Message) bool { return l.to == 1 && m.Type == raftpb.ReplicateResp })
@@ -311,7 +320,8 @@ func TestDeposedLeaderHealedBySnapshot(t *testing.T) {
 // A batch in doubt needs a successor, which dragonboat drops while it transfers the
 // leadership. The leader must not be busy with that alone: here time would stand still.
 func TestTransferWithABatchInDoubt(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
 		var held atomic.Bool
 		held.Store(true)
 		c.dropWhile(shardB, held.Load, func(_ link, m *raftpb.Message) bool {

@@ -154,7 +154,7 @@ type transport struct {
 	dead   *atomic.Bool
 	handle raftio.MessageHandler
 	chunk  raftio.ChunkHandler
-	ctx    context.Context //nolint:containedctx // lives as long as the host
+	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }

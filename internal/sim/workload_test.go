@@ -334,7 +334,7 @@ func (w *workload) oneLease(rnd *rand.Rand, p *process, value string) {
 		if o.outcome != answered {
 			continue
 		}
-		if o.resp.(*pb.LeaseKeepAliveResponse).TTL > 0 { //nolint:errcheck // the request's answer
+		if o.resp.(*pb.LeaseKeepAliveResponse).TTL > 0 {
 			renewed = o.beganAt
 			continue
 		}
@@ -366,7 +366,7 @@ func (w *workload) gone(rnd *rand.Rand, l *leaseLife) {
 	if o.outcome != answered {
 		return
 	}
-	for _, kv := range o.resp.(*pb.RangeResponse).Kvs { //nolint:errcheck // the request's answer
+	for _, kv := range o.resp.(*pb.RangeResponse).Kvs {
 		if kv.Lease == l.id {
 			w.tb.Errorf("%v is gone, and not its key %q: %v", l, kv.Key, o)
 		}
