@@ -227,6 +227,8 @@ type cluster struct {
 	nodes []*testNode
 	// keepsData makes the shard a data shard instead of a register.
 	keepsData bool
+	// oracle makes the data shard an ordered one; nil for one that counts by itself.
+	oracle Oracle
 	// observer hears of the hosts that are started from now on.
 	observer Observer
 }
@@ -235,17 +237,19 @@ func nodeHostID(i uint64) string { return fmt.Sprintf("00000000-0000-4000-8000-%
 
 func newCluster(tb testing.TB, n uint64) *cluster {
 	tb.Helper()
-	return makeCluster(tb, n, false)
+	return makeCluster(tb, n, cluster{})
 }
 
 func newDataCluster(tb testing.TB, n uint64) *cluster {
 	tb.Helper()
-	return makeCluster(tb, n, true)
+	return makeCluster(tb, n, cluster{keepsData: true})
 }
 
-func makeCluster(tb testing.TB, n uint64, keepsData bool) *cluster {
+// makeCluster starts n nodes of a cluster, of which kind says what it keeps.
+func makeCluster(tb testing.TB, n uint64, kind cluster) *cluster {
 	tb.Helper()
-	c := &cluster{t: tb, name: tb.Name(), net: &network{}, keepsData: keepsData}
+	c := &kind
+	c.t, c.name, c.net = tb, tb.Name(), &network{}
 	for i := uint64(1); i <= n; i++ {
 		c.nodes = append(c.nodes, &testNode{id: i, raftFS: vfs.NewMem(), state: pvfs.NewMem()})
 	}
@@ -290,7 +294,7 @@ func (c *cluster) start(nd *testNode) {
 		c.t.Fatal(err)
 	}
 	if c.keepsData {
-		nd.data, err = nd.host.StartData(DataConfig{ShardID: testShard, ReplicaID: nd.id, Members: members})
+		nd.data, err = nd.host.StartData(DataConfig{ShardID: testShard, ReplicaID: nd.id, Members: members, Oracle: c.oracle})
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -350,7 +354,7 @@ func (c *cluster) bear(nd *testNode) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := nd.data.Bear(ctx, Shape{Owned: Everything()}); err != nil && !errors.Is(err, ErrNotLeader) {
+	if err := nd.data.Bear(ctx, Shape{Ordered: c.oracle != nil, Owned: Everything()}); err != nil && !errors.Is(err, ErrNotLeader) {
 		c.t.Logf("bear: %v", err)
 	}
 }
