@@ -129,17 +129,6 @@ func (t *Table) Holds(id int64) bool {
 	return t.keysLocked(id) != nil
 }
 
-// Shadow returns the incarnation of the shadow of lease id, if there is one.
-func (t *Table) Shadow(id int64) (incarnation uint64, ok bool) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	s, ok := t.shadows[id]
-	if !ok {
-		return 0, false
-	}
-	return s.incarnation, true
-}
-
 // Drop takes the shadow of a lease away, whose end is decided, and returns its keys in
 // ascending order, for the caller to delete. It leaves a tombstone. Repeated, it does
 // nothing.
