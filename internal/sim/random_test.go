@@ -151,6 +151,7 @@ func (c *cluster) agree(ctx context.Context, id uint64) error {
 // run lets clients use a cluster that is being broken, and checks everything.
 func run(t *testing.T, o options, f faults, ch chaos, clients int, length time.Duration) {
 	t.Helper()
+	t.Logf("seed %d", o.seed)
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, o)
 		defer c.close()
@@ -164,9 +165,13 @@ func run(t *testing.T, o options, f faults, ch chaos, clients int, length time.D
 	})
 }
 
-// Everything at once.
+// Everything at once: thousands of fail-overs a minute, links that are cut one way or
+// both, power cuts, and a network that loses, repeats, delays and reorders.
 func TestRandom(t *testing.T) {
-	run(t, options{seed: seed(t), splits: fourShards, snapshotEntries: 400},
-		faults{lose: 5, repeat: 10, reorder: 10, late: 20 * time.Millisecond, loseCall: 5, loseAnswer: 5, slow: 60},
-		chaos{transfers: 15 * time.Millisecond, cuts: 500 * time.Millisecond, deaths: 3 * time.Second}, 8, 10*time.Second)
+	first := seed(t)
+	for round := range uint64(sized(1, 100)) {
+		run(t, options{seed: first + round, splits: fourShards, snapshotEntries: 400},
+			faults{lose: 5, repeat: 10, reorder: 10, late: 20 * time.Millisecond, loseCall: 5, loseAnswer: 5, slow: 60},
+			chaos{transfers: 15 * time.Millisecond, cuts: 500 * time.Millisecond, deaths: 3 * time.Second}, 8, 10*time.Second)
+	}
 }
