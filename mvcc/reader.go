@@ -161,12 +161,16 @@ func (r *reader) checkRev(rev int64) error {
 // all of them. A request without an order is cut here even if its target then
 // asks for a sort, which is etcd's behaviour.
 func rangeLimit(req *pb.RangeRequest) int {
-	inKeyOrder := req.SortOrder == pb.RangeRequest_NONE ||
-		req.SortTarget == pb.RangeRequest_KEY && req.SortOrder == pb.RangeRequest_ASCEND
-	if req.Limit <= 0 || req.Limit >= math.MaxInt32 || !inKeyOrder || hasFilters(req) {
+	if req.Limit <= 0 || req.Limit >= math.MaxInt32 || !InKeyOrder(req) {
 		return 0
 	}
 	return int(req.Limit) + 1
+}
+
+// InKeyOrder reports whether a request's limit cuts the keys in their own order.
+func InKeyOrder(req *pb.RangeRequest) bool {
+	return !hasFilters(req) && (req.SortOrder == pb.RangeRequest_NONE ||
+		req.SortTarget == pb.RangeRequest_KEY && req.SortOrder == pb.RangeRequest_ASCEND)
 }
 
 func hasFilters(req *pb.RangeRequest) bool {

@@ -77,7 +77,7 @@ func (m *merger) add(p part) error {
 		MinModRevision: m.req.MinModRevision, MaxModRevision: m.req.MaxModRevision,
 		MinCreateRevision: m.req.MinCreateRevision, MaxCreateRevision: m.req.MaxCreateRevision,
 	}
-	if m.inKeyOrder() && m.req.Limit > 0 {
+	if mvcc.InKeyOrder(m.req) && m.req.Limit > 0 {
 		sub.SortOrder, sub.SortTarget = pb.RangeRequest_NONE, pb.RangeRequest_KEY
 		if sub.Limit -= int64(len(m.kvs)); sub.Limit < math.MaxInt64 {
 			sub.Limit++
@@ -92,13 +92,6 @@ func (m *merger) add(p part) error {
 	m.kvs = append(m.kvs, resp.Kvs...)
 	m.more = m.more || resp.More
 	return nil
-}
-
-// inKeyOrder reports whether a limit cuts the keys in their own order.
-func (m *merger) inKeyOrder() bool {
-	filters := m.req.MinModRevision != 0 || m.req.MaxModRevision != 0 || m.req.MinCreateRevision != 0 || m.req.MaxCreateRevision != 0
-	return !filters && (m.req.SortOrder == pb.RangeRequest_NONE ||
-		m.req.SortTarget == pb.RangeRequest_KEY && m.req.SortOrder == pb.RangeRequest_ASCEND)
 }
 
 func (m *merger) byValue() bool { return m.req.SortTarget == pb.RangeRequest_VALUE }
@@ -192,7 +185,7 @@ func (l *look) stream(ctx context.Context, req *pb.RangeRequest, maxBytes int, e
 	if m.parts, err = l.r.parts(keys.FromRange(req.Key, req.RangeEnd)); err != nil {
 		return err
 	}
-	if req.CountOnly || !m.inKeyOrder() || req.SortTarget != pb.RangeRequest_KEY {
+	if req.CountOnly || !mvcc.InKeyOrder(req) || req.SortTarget != pb.RangeRequest_KEY {
 		resp, err := l.rangeKeys(ctx, req)
 		if err != nil {
 			return err

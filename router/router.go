@@ -80,15 +80,14 @@ func (r *Router) Close() { r.closer.close() }
 
 // span returns the shard that owns all keys of s.
 func (r *Router) span(s keys.Span) (*shard.Data, error) {
-	end := keys.EndPosition(s.End)
-	pieces := r.places.State().Map.Locate(keys.Position(s.Start), end)
-	return r.only(pieces)
+	at := keys.Positions(s)
+	return r.only(r.places.State().Map.Locate(at.Start, at.End))
 }
 
 // lease returns the home of a lease.
 func (r *Router) lease(id int64) (*shard.Data, error) {
-	at := keys.LeasePosition(id)
-	return r.only(r.places.State().Map.Locate(at, keys.Next(at)))
+	at := keys.LeasePositions(id)
+	return r.only(r.places.State().Map.Locate(at.Start, at.End))
 }
 
 func (r *Router) only(pieces []placement.Piece) (*shard.Data, error) {
