@@ -27,13 +27,15 @@ var works = map[string]func(context.Context, options, []*clientv3.Client, *meter
 
 func workNames() []string { return slices.Sorted(maps.Keys(works)) }
 
-// prefix keeps runs apart.
-func prefix() (string, error) {
-	var b [6]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		return "", err
+// naming returns what names the keys of a run: name(i, rest) lies in the i-th of 256
+// places that are spread evenly over bench/00/ to bench/ff/, so that the keys of a
+// cluster with splits there lie on all its shards. Runs are kept apart.
+func naming() (name func(i int, rest string) string, err error) {
+	var run [6]byte
+	if _, err := rand.Read(run[:]); err != nil {
+		return nil, err
 	}
-	return fmt.Sprintf("bench/%x/", b), nil
+	return func(i int, rest string) string { return fmt.Sprintf("bench/%02x/%x/%s", byte(i*157), run, rest) }, nil
 }
 
 func value(size int) string {
@@ -45,7 +47,7 @@ func value(size int) string {
 }
 
 func put(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
-	p, err := prefix()
+	name, err := naming()
 	if err != nil {
 		return err
 	}
@@ -53,7 +55,7 @@ func put(ctx context.Context, o options, conns []*clientv3.Client, m *meter) err
 	return each(ctx, o, conns, func(ctx context.Context, i int, c *clientv3.Client) error {
 		for n := 0; ctx.Err() == nil; n++ {
 			start := time.Now()
-			if _, err := c.Put(ctx, fmt.Sprintf("%s%d/%d", p, i, n%1000), v); err != nil {
+			if _, err := c.Put(ctx, name(i, fmt.Sprintf("%d/%d", i, n%1000)), v); err != nil {
 				return err
 			}
 			m.add(start)
@@ -63,14 +65,14 @@ func put(ctx context.Context, o options, conns []*clientv3.Client, m *meter) err
 }
 
 func get(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
-	p, err := prefix()
+	name, err := naming()
 	if err != nil {
 		return err
 	}
 	v := value(o.valueSize)
 	err = each(ctx, o, conns, func(ctx context.Context, i int, c *clientv3.Client) error {
 		for k := i; k < o.keys; k += o.clients {
-			if _, err := c.Put(ctx, p+strconv.Itoa(k), v); err != nil {
+			if _, err := c.Put(ctx, name(k, strconv.Itoa(k)), v); err != nil {
 				return err
 			}
 		}
@@ -81,8 +83,9 @@ func get(ctx context.Context, o options, conns []*clientv3.Client, m *meter) err
 	}
 	return each(ctx, o, conns, func(ctx context.Context, _ int, c *clientv3.Client) error {
 		for ctx.Err() == nil {
+			k := mrand.IntN(o.keys)
 			start := time.Now()
-			if _, err := c.Get(ctx, p+strconv.Itoa(mrand.IntN(o.keys))); err != nil {
+			if _, err := c.Get(ctx, name(k, strconv.Itoa(k))); err != nil {
 				return err
 			}
 			m.add(start)
@@ -91,14 +94,14 @@ func get(ctx context.Context, o options, conns []*clientv3.Client, m *meter) err
 	})
 }
 
-// lockCycles locks and unlocks the lock that name gives a client.
-func lockCycles(ctx context.Context, o options, conns []*clientv3.Client, m *meter, name func(client int) string) error {
+// lockCycles locks and unlocks the lock that of names for a client.
+func lockCycles(ctx context.Context, o options, conns []*clientv3.Client, m *meter, of func(client int) string) error {
 	return each(ctx, o, conns, func(ctx context.Context, i int, c *clientv3.Client) error {
 		s, err := concurrency.NewSession(c, concurrency.WithTTL(60), concurrency.WithContext(ctx))
 		if err != nil {
 			return err
 		}
-		mu := concurrency.NewMutex(s, name(i))
+		mu := concurrency.NewMutex(s, of(i))
 		for ctx.Err() == nil {
 			start := time.Now()
 			if err := mu.Lock(ctx); err != nil {
@@ -114,19 +117,19 @@ func lockCycles(ctx context.Context, o options, conns []*clientv3.Client, m *met
 }
 
 func lock(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
-	p, err := prefix()
+	name, err := naming()
 	if err != nil {
 		return err
 	}
-	return lockCycles(ctx, o, conns, m, func(client int) string { return p + strconv.Itoa(client) })
+	return lockCycles(ctx, o, conns, m, func(client int) string { return name(client, strconv.Itoa(client)) })
 }
 
 func contend(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
-	p, err := prefix()
+	name, err := naming()
 	if err != nil {
 		return err
 	}
-	return lockCycles(ctx, o, conns, m, func(int) string { return p + "one" })
+	return lockCycles(ctx, o, conns, m, func(int) string { return name(0, "one") })
 }
 
 func keepalive(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
@@ -148,11 +151,11 @@ func keepalive(ctx context.Context, o options, conns []*clientv3.Client, m *mete
 
 // fanout measures with the writer's clock: it sends the time in the value.
 func fanout(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
-	p, err := prefix()
+	name, err := naming()
 	if err != nil {
 		return err
 	}
-	key := p + "key"
+	key := name(0, "key")
 	var ready sync.WaitGroup
 	ready.Add(o.clients)
 	begin := time.Now()

@@ -22,6 +22,7 @@ const module = "github.com/latchkey-db/latchkey"
 var allowed = map[string][]string{
 	"cmd/latchkey": {"internal/config", "internal/datadir", "internal/node"},
 	"bench":        {"internal/etcdlog", "internal/invariant"},
+	"bench/rounds": {},
 	"e2e":          {"internal/etcdlog", "internal/invariant", "internal/node", "internal/config"},
 
 	"internal/node": {
