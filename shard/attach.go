@@ -77,49 +77,47 @@ func (p *pendingLeases) has(id int64) bool {
 // that it may use. What they said is used only in the term in which they were asked.
 // Where the command turns out to use a lease that its home did not know, the home is
 // asked once more, since the lease may have been granted meanwhile; what it does not
-// know then does not exist.
-func (d *Data) attachAndSubmit(
-	ctx context.Context, p Proposal, ids []int64, wrap func(Kind, []byte) (Kind, []byte),
-) (any, error) {
+// know then does not exist. For a command of another node that node does so, since its
+// id is used up.
+func (d *Data) attachAndSubmit(ctx context.Context, p Proposal, ids []int64, g *Guard) (outcome, error) {
 	kind, payload := p.Kind, p.Payload
 	for again := false; ; again = true {
-		result, err := d.attachOnce(ctx, p, ids, func(v []verdict) (Kind, []byte) {
-			return wrap(kindAttached, append(append(appendVerdicts(nil, v), byte(kind)), payload...))
+		o, err := d.attachOnce(ctx, p, ids, func(v []verdict) (Kind, []byte) {
+			return guarded(g, kindAttached, append(append(appendVerdicts(nil, v), byte(kind)), payload...))
 		})
 		switch {
-		case !errors.Is(err, errUnknownLease):
-			return result, err
+		case p.ID != CommandID{}, !errors.Is(o.err, errUnknownLease):
+			return o, err
 		case again:
-			return nil, mvcc.ErrLeaseNotFound
+			return outcome{}, mvcc.ErrLeaseNotFound
 		}
 	}
 }
 
 // attachOnce asks the homes and proposes the command. A put with a lease that its home
 // does not know need not be proposed.
-func (d *Data) attachOnce(ctx context.Context, p Proposal, ids []int64, command func([]verdict) (Kind, []byte)) (any, error) {
+func (d *Data) attachOnce(ctx context.Context, p Proposal, ids []int64, command func([]verdict) (Kind, []byte)) (o outcome, err error) {
 	roads := d.roads.Load()
-	if roads == nil {
-		return nil, ErrNotLeader
+	serving := d.replica.Serving()
+	if roads == nil || serving == 0 || p.Term != 0 && p.Term != serving {
+		return o, ErrNotLeader
 	}
-	if p.Term = d.replica.Serving(); p.Term == 0 {
-		return nil, ErrNotLeader
-	}
+	p.Term = serving
 	var verdicts []verdict
 	d.pending.add(ids, 1)
 	defer d.pending.add(ids, -1)
 	for _, id := range ids {
 		incarnation, err := (*roads).Register(ctx, id, d.replica.shardID)
 		if err != nil && !errors.Is(err, lease.ErrNotFound) {
-			return nil, err
+			return o, err
 		}
 		verdicts = append(verdicts, verdict{id, incarnation})
 	}
 	if p.Kind == KindPut && verdicts[0].incarnation == 0 {
-		return nil, mvcc.ErrLeaseNotFound
+		return o, mvcc.ErrLeaseNotFound
 	}
 	p.Kind, p.Payload = command(verdicts)
-	return d.replica.Submit(ctx, p)
+	return d.replica.outcomeOf(ctx, p)
 }
 
 // Register notes that another shard may have keys of a lease that is kept here, and

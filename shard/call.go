@@ -17,6 +17,9 @@ type Proposal struct {
 	Numbers int
 	// Writes are the keys that a command with numbers may write.
 	Writes Writes
+	// ID names the command if it comes from another node; else it is the zero id and
+	// one is drawn.
+	ID CommandID
 	// Term is the only term in which the command may be proposed; 0 leaves that
 	// open.
 	Term uint64
@@ -49,6 +52,8 @@ func (w *Writes) touches(spans []keys.Span) bool {
 type outcome struct {
 	result any
 	err    error
+	// applied says that the state machine decided.
+	applied bool
 }
 
 // call is one command on its way, and whoever waits for it.

@@ -156,37 +156,33 @@ func (d *Data) Write(ctx context.Context, kind Kind, request proto.Message) (any
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
-	return d.submit(ctx, kind, payload, request, nil)
+	o, err := d.submit(ctx, Proposal{Kind: kind, Payload: payload}, request, nil)
+	if err != nil {
+		return nil, err
+	}
+	return o.result, o.err
 }
 
 // submit puts a request through the log, with a number if the shard is ordered and
 // not before it was born.
-// Leases that are kept elsewhere are seen to first. wrap, if not nil, puts something
-// around the command.
-func (d *Data) submit(
-	ctx context.Context, kind Kind, payload []byte, request proto.Message, wrap func(Kind, []byte) (Kind, []byte),
-) (any, error) {
-	if wrap == nil {
-		wrap = func(k Kind, p []byte) (Kind, []byte) { return k, p }
-	}
+// Leases that are kept elsewhere are seen to first. g is nil for a command that is not
+// guarded.
+func (d *Data) submit(ctx context.Context, p Proposal, request proto.Message, g *Guard) (o outcome, err error) {
 	shape := d.Shape()
 	if !shape.Born() {
-		return nil, ErrNotLeader
+		return o, ErrNotLeader
 	}
-	if !shape.Ordered {
-		kind, payload = wrap(kind, payload)
-		return d.replica.Submit(ctx, Proposal{Kind: kind, Payload: payload})
+	if shape.Ordered {
+		if p.Numbers, err = numbers(p.Kind, p.Payload); err != nil {
+			return o, err
+		}
+		p.Writes = writesOf(request)
+		if foreign := d.foreignLeases(shape, request); len(foreign) > 0 {
+			return d.attachAndSubmit(ctx, p, foreign, g)
+		}
 	}
-	n, err := numbers(kind, payload)
-	if err != nil {
-		return nil, err
-	}
-	p := Proposal{Kind: kind, Payload: payload, Numbers: n, Writes: writesOf(request)}
-	if foreign := d.foreignLeases(shape, request); len(foreign) > 0 {
-		return d.attachAndSubmit(ctx, p, foreign, wrap)
-	}
-	p.Kind, p.Payload = wrap(p.Kind, p.Payload)
-	return d.replica.Submit(ctx, p)
+	p.Kind, p.Payload = guarded(g, p.Kind, p.Payload)
+	return d.replica.outcomeOf(ctx, p)
 }
 
 // writesOf returns the keys that a request may write.

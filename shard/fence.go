@@ -159,9 +159,19 @@ func (d *Data) WriteGuarded(ctx context.Context, g *Guard, kind Kind, request pr
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
-	return d.submit(ctx, kind, payload, request, func(kind Kind, payload []byte) (Kind, []byte) {
-		return kindGuarded, append(append(appendGuard(nil, g), byte(kind)), payload...)
-	})
+	o, err := d.submit(ctx, Proposal{Kind: kind, Payload: payload}, request, g)
+	if err != nil {
+		return nil, err
+	}
+	return o.result, o.err
+}
+
+// guarded puts a guard, if there is one, before a command.
+func guarded(g *Guard, kind Kind, payload []byte) (Kind, []byte) {
+	if g == nil {
+		return kind, payload
+	}
+	return kindGuarded, append(append(appendGuard(nil, g), byte(kind)), payload...)
 }
 
 // EveryKey reports whether ok holds for every key of a lease, as this replica has

@@ -68,27 +68,36 @@ func (r *Replica) Propose(ctx context.Context, kind Kind, payload []byte) (any, 
 // that it never will apply; a context's error and ErrTimeout that it may; any
 // other error is the machine's rejection.
 func (r *Replica) Submit(ctx context.Context, p Proposal) (any, error) {
+	o, err := r.outcomeOf(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return o.result, o.err
+}
+
+// outcomeOf is Submit, with the outcome apart from the errors of the way there.
+func (r *Replica) outcomeOf(ctx context.Context, p Proposal) (outcome, error) {
 	if len(p.Payload) > MaxPayload {
-		return nil, ErrRequestTooLarge
+		return outcome{}, ErrRequestTooLarge
 	}
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return outcome{}, context.Cause(ctx)
 	}
 	done := make(chan outcome, 1)
 	c := &call{Proposal: p, settled: func(o outcome) { done <- o }}
 	if err := r.submit(c); err != nil {
-		return nil, err
+		return outcome{}, err
 	}
 	select {
 	case o := <-done:
 		if errors.Is(o.err, ErrNotApplied) || errors.Is(o.err, ErrNotLeader) || errors.Is(o.err, ErrTimeout) {
 			r.observer.ProposalFailed()
 		}
-		return o.result, o.err
+		return o, nil
 	case <-ctx.Done():
 		c.abandoned.Store(true)
 		r.observer.ProposalFailed()
-		return nil, context.Cause(ctx)
+		return outcome{}, context.Cause(ctx)
 	}
 }
 
@@ -268,7 +277,11 @@ func (r *Replica) encode(calls []*call) ([]*call, []byte) {
 				continue
 			}
 		}
-		body = appendCommand(body, Command{ID: r.host.nextID(), Number: c.number, Kind: c.Kind, Payload: payload}, numbered)
+		id := c.ID
+		if id == (CommandID{}) {
+			id = r.host.nextID()
+		}
+		body = appendCommand(body, Command{ID: id, Number: c.number, Kind: c.Kind, Payload: payload}, numbered)
 		kept = append(kept, c)
 	}
 	return kept, body
@@ -356,11 +369,15 @@ func (r *Replica) arrived(term, number uint64) []*call {
 	return nil
 }
 
-// passed settles as never applied the batches that the log has now passed: those
-// of earlier terms, and those of the term with a lower number.
+// passed settles as never applied what the log has now passed: the batches of earlier
+// terms, those of the term with a lower number, and the commands handed to leaders
+// of earlier terms.
 func (r *Replica) passed(term, number uint64, done []settlement) []settlement {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if term > r.begun {
+		done = r.overtakenLocked(term, done)
+	}
 	kept := r.flight[:0]
 	for _, f := range r.flight {
 		if f.term > term || f.term == term && f.number >= number {
@@ -380,7 +397,7 @@ func (r *Replica) passed(term, number uint64, done []settlement) []settlement {
 	return done
 }
 
-// lost settles everything under way as of unknown outcome. Promises that wait for
+// lost settles everything under way, here or at another leader, as of unknown outcome. Promises that wait for
 // some of it fail.
 func (r *Replica) lost() {
 	r.mu.Lock()
@@ -390,7 +407,9 @@ func (r *Replica) lost() {
 	for _, f := range flights {
 		f.leave()
 	}
+	expected := r.takeExpectedLocked()
 	r.mu.Unlock()
+	settleAll(expected, ErrTimeout)
 	for _, f := range flights {
 		settleAll(f.calls, ErrTimeout)
 	}

@@ -72,6 +72,12 @@ type Replica struct {
 	// promised is the highest revision that was promised; used is the highest number
 	// that a call got. Invariant: no call gets a number up to either.
 	promised, used int64
+	// expected holds, by the sequence of their ids, the calls whose commands this node
+	// has handed to the leader on another (origin.go). Invariant: each is aimed at a term
+	// not below begun.
+	expected map[uint64]*call
+	// begun is the highest term whose begin entry the log has shown.
+	begun uint64
 	// flight holds the batches that were given to dragonboat and are not
 	// settled, in the order of their numbers.
 	flight []*flight
@@ -195,7 +201,7 @@ func (r *Replica) wake() {
 func (r *Replica) opened(p progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.applied = p
+	r.applied, r.begun = p, p.term
 }
 
 // advanced takes over the progress after a run of entries.
@@ -219,10 +225,13 @@ func (r *Replica) advanced(p progress) {
 // replica can't lead in the term it led before: it was behind.
 func (r *Replica) jumped(p progress) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.applied = p
+	r.begun = max(r.begun, p.term)
+	expected := r.takeExpectedLocked()
 	r.progressLocked()
 	r.notifyLocked()
+	r.mu.Unlock()
+	settleAll(expected, ErrTimeout)
 }
 
 // Between runs fn while no entry is being applied, so that what it reads of the

@@ -132,14 +132,20 @@ func (s *stateMachine) applyBatch(run Run, h batchHeader, r *entryReader, done [
 			return done, fmt.Errorf("batch %d of term %d: %w", h.number, h.term, err)
 		}
 		c.Compacted = h.compacted
+		var waits *call
+		if calls != nil {
+			waits = calls[i]
+		} else {
+			waits = s.r.came(c.ID)
+		}
 		began := time.Now()
-		result, rejected, failed := run.Command(c, calls != nil)
+		result, rejected, failed := run.Command(c, waits != nil)
 		if failed != nil {
 			return done, fmt.Errorf("batch %d of term %d, command %d: %w", h.number, h.term, i, failed)
 		}
 		s.observe(c, rejected, time.Since(began))
-		if calls != nil {
-			done = append(done, settlement{calls[i], outcome{result, rejected}})
+		if waits != nil {
+			done = append(done, settlement{waits, outcome{result, rejected, true}})
 		}
 	}
 	return done, nil

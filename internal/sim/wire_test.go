@@ -129,21 +129,21 @@ func (r *remote) call(ctx context.Context, name string, again bool, fn func(cont
 	}
 }
 
-func (r *remote) Write(ctx context.Context, kind shard.Kind, request proto.Message) (result any, err error) {
-	request = proto.Clone(request)
-	err = r.call(ctx, "Write", false, func(ctx context.Context, d *shard.Data) (err error) {
-		result, err = d.Write(ctx, kind, request)
-		return err
-	})
-	return result, err
+func (r *remote) Write(ctx context.Context, kind shard.Kind, request proto.Message) (any, error) {
+	return r.WriteGuarded(ctx, nil, kind, request)
 }
 
-func (r *remote) WriteGuarded(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (result any, err error) {
-	err = r.call(ctx, "WriteGuarded", false, func(ctx context.Context, d *shard.Data) (err error) {
-		result, err = d.WriteGuarded(ctx, g, kind, request)
-		return err
+func (r *remote) WriteGuarded(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (any, error) {
+	return r.p.shards[r.shard].WriteElsewhere(ctx, g, kind, request, func(ctx context.Context, s shard.Sent) error {
+		frame := s.Append(nil)
+		return r.call(ctx, "Write", false, func(ctx context.Context, d *shard.Data) error {
+			sent, err := shard.CutSent(frame)
+			if err != nil {
+				return err
+			}
+			return d.Carry(ctx, sent)
+		})
 	})
-	return result, err
 }
 
 func (r *remote) Confirm(ctx context.Context) (index uint64, err error) {
