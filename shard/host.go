@@ -226,6 +226,7 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		changed:   make(chan struct{}),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.over.renew(r.ctx)
 	if c.Bind != nil {
 		c.Bind(r)
 	}

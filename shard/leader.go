@@ -19,6 +19,7 @@ func (r *Replica) leaderUpdated(l Leader) {
 		return
 	}
 	r.known = l
+	r.over.renew(r.ctx)
 	r.notifyLocked()
 	mine := l.ReplicaID == r.replicaID
 	start := mine && r.beginning != l.Term && r.serving != l.Term

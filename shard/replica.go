@@ -46,8 +46,10 @@ type Replica struct {
 	// The fields below are protected by mu.
 
 	closed bool
-	// known is the leader that dragonboat reported last.
+	// known is the leader that dragonboat reported last; over is canceled with the next
+	// report.
 	known Leader
+	over  replaced
 	// beginning is the term for which a goroutine is proposing a begin entry.
 	beginning uint64
 	// serving is the term in which this replica serves as leader, or 0.
@@ -108,11 +110,35 @@ type Leader struct {
 // ShardID returns the id of the replica's shard.
 func (r *Replica) ShardID() uint64 { return r.shardID }
 
+// ReplicaID returns the replica's id in its shard.
+func (r *Replica) ReplicaID() uint64 { return r.replicaID }
+
 // Leader returns the leader that this node knows. It is a belief, no proof.
 func (r *Replica) Leader() Leader {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.known
+}
+
+// LeaderUntil returns Leader, and a context that ends when this node knows another.
+func (r *Replica) LeaderUntil() (Leader, context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known, r.over.ctx
+}
+
+// replaced is what ends when something is replaced.
+type replaced struct {
+	ctx context.Context //nolint:containedctx // lives until the replacement
+	end context.CancelFunc
+}
+
+// renew ends what was and begins anew, below parent.
+func (d *replaced) renew(parent context.Context) {
+	if d.end != nil {
+		d.end()
+	}
+	d.ctx, d.end = context.WithCancel(parent)
 }
 
 // Serving returns the term in which this replica serves as leader, or 0.

@@ -47,6 +47,7 @@ var allowed = map[string][]string{
 	"internal/keys":      {"internal/invariant"},
 	"internal/lint":      {},
 	"internal/peer":      {"internal/invariant", "internal/keys"},
+	"internal/remote":    {"internal/invariant", "internal/keys", "internal/peer", "lease", "mvcc", "placement", "router", "shard"},
 	"internal/sim":       {},
 	"internal/walcheck":  {"internal/invariant"},
 }

@@ -184,7 +184,7 @@ func (p *process) serve(ctx context.Context) error {
 		p.shards[id] = d
 	}
 	p.router = router.New(router.Config{
-		Map: p.cluster, Order: oracle{p}, Directory: p.cluster, Leaders: p, Shards: p.shards, Timeout: callTimeout,
+		Map: p.cluster, Order: oracle{p}, Directory: p.cluster, Leaders: p.leaders(), Shards: p.shards, Timeout: callTimeout,
 	})
 	for _, d := range p.shards {
 		d.Connect(p.router)

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
-	"github.com/latchkey-db/latchkey/internal/keys"
-	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
@@ -94,116 +92,31 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Leader returns the leader of a data shard on another node, as this node knows it.
-func (p *process) Leader(shardID uint64) router.Leader {
-	d := p.shards[shardID]
-	if d == nil {
-		return nil
-	}
-	to := d.Replica().Leader().ReplicaID
-	if to == 0 || to == p.node.id {
-		return nil
-	}
-	return &remote{p: p, to: to, shard: shardID}
-}
+// mesh makes calls between data shards. Replica ids are those of nodes.
+type mesh struct{ p *process }
 
-// remote is a leader on another node. Replica ids are those of nodes.
-type remote struct {
-	p         *process
-	to, shard uint64
-}
+var _ remote.Mesh = mesh{}
 
-// call calls the leader. What may be made again is, if it was lost; the outcome of the
-// rest is unknown.
-func (r *remote) call(ctx context.Context, name string, again bool, fn func(context.Context, *shard.Data) error) error {
-	arrived, err := r.p.carry(ctx, call{link: link{to: r.to}, name: name, shard: r.shard}, func(ctx context.Context, to *process) error {
-		return fn(ctx, to.shards[r.shard])
+func (m mesh) Call(ctx context.Context, node uint64, request []byte) (answer []byte, err error) {
+	name, shardID := remote.Describe(request)
+	arrived, err := m.p.carry(ctx, call{link: link{to: node}, name: name, shard: shardID}, func(ctx context.Context, to *process) error {
+		server := remote.Server{Shards: to.shards}
+		answer = server.Handle(ctx, request)
+		return nil
 	})
 	switch {
-	case errors.Is(err, errLost) && (again || !arrived):
-		return shard.ErrNotLeader
-	case errors.Is(err, errLost), errors.Is(err, shard.ErrStopped):
-		return shard.ErrTimeout
+	case !errors.Is(err, errLost):
+		return answer, err
+	case arrived:
+		return nil, peer.ErrLost
 	default:
-		return err
+		return nil, peer.ErrUnsent
 	}
 }
 
-func (r *remote) Write(ctx context.Context, kind shard.Kind, request proto.Message) (any, error) {
-	return r.WriteGuarded(ctx, nil, kind, request)
-}
-
-func (r *remote) WriteGuarded(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (any, error) {
-	return r.p.shards[r.shard].WriteElsewhere(ctx, g, kind, request, func(ctx context.Context, s shard.Sent) error {
-		frame := s.Append(nil)
-		return r.call(ctx, "Write", false, func(ctx context.Context, d *shard.Data) error {
-			sent, err := shard.CutSent(frame)
-			if err != nil {
-				return err
-			}
-			return d.Carry(ctx, sent)
-		})
-	})
-}
-
-func (r *remote) Confirm(ctx context.Context) (index uint64, err error) {
-	err = r.call(ctx, "Confirm", true, func(ctx context.Context, d *shard.Data) (err error) {
-		index, err = d.Confirm(ctx)
-		return err
-	})
-	return index, err
-}
-
-func (r *remote) Promise(ctx context.Context, rev int64, reads []keys.Span) (index uint64, err error) {
-	err = r.call(ctx, "Promise", true, func(ctx context.Context, d *shard.Data) (err error) {
-		index, err = d.Promise(ctx, rev, reads)
-		return err
-	})
-	return index, err
-}
-
-func (r *remote) Raise(ctx context.Context, f shard.Fence) (index uint64, err error) {
-	err = r.call(ctx, "Raise", true, func(ctx context.Context, d *shard.Data) (err error) {
-		index, err = d.Raise(ctx, f)
-		return err
-	})
-	return index, err
-}
-
-func (r *remote) SweepTo(ctx context.Context, rev int64) error {
-	return r.call(ctx, "SweepTo", true, func(ctx context.Context, d *shard.Data) error { return d.SweepTo(ctx, rev) })
-}
-
-func (r *remote) Renew(ctx context.Context, id int64) (ttl int64, err error) {
-	err = r.call(ctx, "Renew", true, func(ctx context.Context, d *shard.Data) (err error) {
-		ttl, err = d.Renew(ctx, id)
-		return err
-	})
-	return ttl, err
-}
-
-func (r *remote) TimeToLive(ctx context.Context, id int64, attached bool) (life shard.LeaseLife, found bool, err error) {
-	err = r.call(ctx, "TimeToLive", true, func(ctx context.Context, d *shard.Data) (err error) {
-		life, found, err = d.TimeToLive(ctx, id, attached)
-		return err
-	})
-	return life, found, err
-}
-
-func (r *remote) AwaitEnded(ctx context.Context, id int64) error {
-	return r.call(ctx, "AwaitEnded", true, func(ctx context.Context, d *shard.Data) error { return d.AwaitEnded(ctx, id) })
-}
-
-func (r *remote) Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error) {
-	err = r.call(ctx, "Register", true, func(ctx context.Context, d *shard.Data) (err error) {
-		incarnation, err = d.Register(ctx, id, shardID)
-		return err
-	})
-	return incarnation, err
-}
-
-func (r *remote) Drop(ctx context.Context, ended []lease.Ref) error {
-	return r.call(ctx, "Drop", false, func(ctx context.Context, d *shard.Data) error { return d.Drop(ctx, ended) })
+// leaders finds the leaders of data shards on other nodes.
+func (p *process) leaders() *remote.Leaders {
+	return &remote.Leaders{Mesh: mesh{p}, Shards: p.shards, NodeOf: func(_, replicaID uint64) uint64 { return replicaID }}
 }
 
 // oracle asks the leader of the system shard, on whichever node it is.

@@ -1,0 +1,2 @@
+// Package peer carries bytes between the nodes of a cluster.
+package peer

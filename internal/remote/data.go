@@ -1,0 +1,257 @@
+package remote
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/router"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// The methods of data shards. Behind each comes the shard's id, then the arguments. The
+// numbers are spoken between versions, so that they never change; those below 16 are
+// the system shard's.
+const (
+	methodCarry      byte = 16
+	methodConfirm    byte = 17
+	methodPromise    byte = 18
+	methodRaise      byte = 19
+	methodSweepTo    byte = 20
+	methodRenew      byte = 21
+	methodTimeToLive byte = 22
+	methodAwaitEnded byte = 23
+	methodRegister   byte = 24
+	methodDrop       byte = 25
+)
+
+// Mesh hands requests to other nodes. Errors are those of peer.Mesh.
+type Mesh interface {
+	Call(ctx context.Context, node uint64, request []byte) (answer []byte, err error)
+}
+
+// Leaders finds the leaders of data shards on other nodes.
+type Leaders struct {
+	// Mesh reaches the nodes.
+	Mesh Mesh
+	// Shards are this node's replicas of the data shards by id.
+	Shards map[uint64]*shard.Data
+	// NodeOf returns the node that a replica of a shard is on, 0 if none is known.
+	NodeOf func(shardID, replicaID uint64) uint64
+}
+
+var _ router.Leaders = (*Leaders)(nil)
+
+// Leader returns the leader of a shard on another node as this node's replica knows
+// it, nil if there is none.
+func (l *Leaders) Leader(shardID uint64) router.Leader {
+	d := l.Shards[shardID]
+	if d == nil {
+		return nil
+	}
+	known, over := d.Replica().LeaderUntil()
+	if known.ReplicaID == 0 || known.ReplicaID == d.Replica().ReplicaID() {
+		return nil
+	}
+	node := l.NodeOf(shardID, known.ReplicaID)
+	if node == 0 {
+		return nil
+	}
+	return &leader{mesh: l.Mesh, d: d, node: node, over: over}
+}
+
+// leader is one shard's leader on another node.
+type leader struct {
+	mesh Mesh
+	d    *shard.Data
+	node uint64
+	// over ends when this node's replica hears of another leader or none.
+	over context.Context //nolint:containedctx // lives as long as the term is thought to
+}
+
+// call makes one call. One that may be repeated is given up when the term is over,
+// since a node that stands still answers nothing.
+func (l *leader) call(ctx context.Context, repeatable bool, method byte, args func(dst []byte) []byte) (reader, error) {
+	request := binary.AppendUvarint([]byte{method}, l.d.Replica().ShardID())
+	if args != nil {
+		request = args(request)
+	}
+	if repeatable {
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(ctx)
+		defer cancel(nil)
+		stop := context.AfterFunc(l.over, func() { cancel(shard.ErrNotLeader) })
+		defer stop()
+	}
+	answer, err := l.mesh.Call(ctx, l.node, request)
+	switch {
+	case errors.Is(err, peer.ErrUnsent), errors.Is(err, peer.ErrLost) && repeatable:
+		return reader{}, shard.ErrNotLeader
+	case errors.Is(err, peer.ErrLost):
+		return reader{}, shard.ErrTimeout
+	case err != nil:
+		return reader{}, err
+	}
+	result, err := open(answer)
+	if errors.Is(err, shard.ErrStopped) || errors.Is(err, shard.ErrTimeout) {
+		err = shard.ErrTimeout
+		if repeatable {
+			err = shard.ErrNotLeader
+		}
+	}
+	return reader{rest: result}, err
+}
+
+// Write puts a request through the leader's log.
+func (l *leader) Write(ctx context.Context, kind shard.Kind, request proto.Message) (any, error) {
+	return l.WriteGuarded(ctx, nil, kind, request)
+}
+
+// WriteGuarded is Write of a user's request.
+func (l *leader) WriteGuarded(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (any, error) {
+	return l.d.WriteElsewhere(ctx, g, kind, request, func(ctx context.Context, s shard.Sent) error {
+		_, err := l.call(ctx, false, methodCarry, s.Append)
+		return err
+	})
+}
+
+// index makes a call that may be repeated and whose result is an index of the log.
+func (l *leader) index(ctx context.Context, method byte, args func([]byte) []byte) (uint64, error) {
+	r, err := l.call(ctx, true, method, args)
+	if err != nil {
+		return 0, err
+	}
+	index := r.uvarint()
+	return index, r.done()
+}
+
+// Confirm proves that the leader leads.
+func (l *leader) Confirm(ctx context.Context) (index uint64, err error) {
+	return l.index(ctx, methodConfirm, nil)
+}
+
+// Promise is the leader's.
+func (l *leader) Promise(ctx context.Context, rev int64, reads []keys.Span) (index uint64, err error) {
+	return l.index(ctx, methodPromise, func(dst []byte) []byte {
+		return appendSpans(binary.AppendVarint(dst, rev), reads)
+	})
+}
+
+// Raise raises the shard's fence.
+func (l *leader) Raise(ctx context.Context, f shard.Fence) (index uint64, err error) {
+	return l.index(ctx, methodRaise, func(dst []byte) []byte {
+		closed := uint64(0)
+		if f.Closed {
+			closed = 1
+		}
+		return binary.AppendUvarint(binary.AppendUvarint(dst, f.Epoch), closed)
+	})
+}
+
+// SweepTo makes the shard take over a compaction.
+func (l *leader) SweepTo(ctx context.Context, rev int64) error {
+	_, err := l.call(ctx, true, methodSweepTo, func(dst []byte) []byte { return binary.AppendVarint(dst, rev) })
+	return err
+}
+
+// Renew renews a lease.
+func (l *leader) Renew(ctx context.Context, id int64) (ttl int64, err error) {
+	r, err := l.call(ctx, true, methodRenew, func(dst []byte) []byte { return binary.AppendVarint(dst, id) })
+	if err != nil {
+		return 0, err
+	}
+	ttl = r.varint()
+	return ttl, r.done()
+}
+
+// TimeToLive asks for a lease's life.
+func (l *leader) TimeToLive(ctx context.Context, id int64, attached bool) (life shard.LeaseLife, found bool, err error) {
+	r, err := l.call(ctx, true, methodTimeToLive, func(dst []byte) []byte {
+		asked := uint64(0)
+		if attached {
+			asked = 1
+		}
+		return binary.AppendUvarint(binary.AppendVarint(dst, id), asked)
+	})
+	if err != nil || len(r.rest) == 0 {
+		return life, false, err
+	}
+	life = cutLife(&r)
+	return life, true, r.done()
+}
+
+// AwaitEnded waits for the end of a lease.
+func (l *leader) AwaitEnded(ctx context.Context, id int64) error {
+	_, err := l.call(ctx, true, methodAwaitEnded, func(dst []byte) []byte { return binary.AppendVarint(dst, id) })
+	return err
+}
+
+// Register has the home of a lease note that a shard may have keys of it.
+func (l *leader) Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error) {
+	r, err := l.call(ctx, true, methodRegister, func(dst []byte) []byte {
+		return binary.AppendUvarint(binary.AppendVarint(dst, id), shardID)
+	})
+	if err != nil {
+		return 0, err
+	}
+	incarnation = r.uvarint()
+	return incarnation, r.done()
+}
+
+// Drop deletes the keys of leases whose end is decided.
+func (l *leader) Drop(ctx context.Context, ended []lease.Ref) error {
+	_, err := l.call(ctx, false, methodDrop, func(dst []byte) []byte {
+		dst = binary.AppendUvarint(dst, uint64(len(ended)))
+		for _, e := range ended {
+			dst = binary.AppendUvarint(binary.AppendVarint(dst, e.ID), e.Incarnation)
+		}
+		return dst
+	})
+	return err
+}
+
+func appendLife(dst []byte, l *shard.LeaseLife) []byte {
+	dst = binary.AppendVarint(binary.AppendVarint(dst, l.ID), l.TTL)
+	dst = binary.AppendVarint(binary.AppendUvarint(dst, l.Incarnation), int64(l.Aging))
+	ending := uint64(0)
+	if l.Ending {
+		ending = 1
+	}
+	dst = binary.AppendVarint(binary.AppendUvarint(dst, ending), int64(l.Remaining))
+	// No keys are told from none asked for.
+	count := uint64(0)
+	if l.Keys != nil {
+		count = uint64(len(l.Keys)) + 1
+	}
+	dst = binary.AppendUvarint(dst, count)
+	for _, k := range l.Keys {
+		dst = appendBytes(dst, k)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(l.Holders)))
+	for _, h := range l.Holders {
+		dst = binary.AppendUvarint(dst, h)
+	}
+	return dst
+}
+
+func cutLife(r *reader) (l shard.LeaseLife) {
+	l.ID, l.TTL = r.varint(), r.varint()
+	l.Incarnation, l.Aging = r.uvarint(), time.Duration(r.varint())
+	l.Ending, l.Remaining = r.uvarint() == 1, time.Duration(r.varint())
+	if n := r.uvarint(); n > 0 && n-1 <= uint64(len(r.rest)) {
+		l.Keys = make([][]byte, 0, n-1)
+		for range n - 1 {
+			l.Keys = append(l.Keys, r.bytes())
+		}
+	}
+	for range r.count() {
+		l.Holders = append(l.Holders, r.uvarint())
+	}
+	return l
+}

@@ -1,0 +1,8 @@
+// Package remote carries the calls that only a leader can answer to the node that
+// leads: requests of a method byte and its arguments over the mesh of package peer,
+// answers of a code byte and the result or a text.
+//
+// A call is made once. One that finds no leader, or certainly did nothing, returns
+// shard.ErrNotLeader or shard.ErrNotApplied, as it does on this node; one that was lost
+// returns shard.ErrNotLeader if it may be repeated, and shard.ErrTimeout if not.
+package remote

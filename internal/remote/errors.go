@@ -1,0 +1,77 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Codes of answers. The numbers are spoken between versions, so that they never change.
+const (
+	codeOK    byte = 0
+	codeOther byte = 255
+)
+
+// known are the errors that callers tell apart. The text of one that says more than its
+// name travels behind the code.
+var known = []struct {
+	code byte
+	err  error
+}{
+	{1, shard.ErrNotLeader},
+	{2, shard.ErrNotApplied},
+	{3, shard.ErrTimeout},
+	{4, shard.ErrStopped},
+	{5, shard.ErrTooManyRequests},
+	{6, shard.ErrRequestTooLarge},
+	{7, shard.ErrOutdated},
+	{8, shard.ErrForbidden},
+	{9, lease.ErrNotFound},
+	{10, lease.ErrExists},
+	{11, lease.ErrEnding},
+	{12, mvcc.ErrLeaseNotFound},
+}
+
+// failedAnswer returns the answer of a call that failed.
+func failedAnswer(err error) []byte {
+	code := codeOther
+	for _, k := range known {
+		if errors.Is(err, k.err) {
+			code = k.code
+			break
+		}
+	}
+	return append([]byte{code}, err.Error()...)
+}
+
+var errMalformed = errors.New("remote: malformed message")
+
+// failure is an error of another node that is not one of those that callers tell apart.
+type failure struct{ text string }
+
+// Error returns what the other node said.
+func (f failure) Error() string { return f.text }
+
+// open returns the result in an answer, or the error.
+func open(answer []byte) ([]byte, error) {
+	if len(answer) == 0 {
+		return nil, errMalformed
+	}
+	code, rest := answer[0], answer[1:]
+	if code == codeOK {
+		return rest, nil
+	}
+	for _, k := range known {
+		switch {
+		case k.code != code:
+		case string(rest) == k.err.Error():
+			return nil, k.err
+		default:
+			return nil, fmt.Errorf("%w (%s)", k.err, rest)
+		}
+	}
+	return nil, failure{string(rest)}
+}

@@ -1,0 +1,88 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+func TestErrorsKeepTheirNames(t *testing.T) {
+	for _, k := range known {
+		for _, err := range []error{k.err, fmt.Errorf("shard 7: %w", k.err)} {
+			_, got := open(failedAnswer(err))
+			if !errors.Is(got, k.err) {
+				t.Errorf("%v came as %v", err, got)
+			}
+		}
+	}
+	_, got := open(failedAnswer(errors.New("disk on fire")))
+	if got == nil || got.Error() != "disk on fire" {
+		t.Errorf("another error came as %v", got)
+	}
+	if _, err := open(nil); err == nil {
+		t.Error("an answer of no bytes was taken")
+	}
+}
+
+func TestLifeIsReadAsWritten(t *testing.T) {
+	for _, life := range []shard.LeaseLife{
+		{Record: lease.Record{ID: -7, TTL: 60, Incarnation: 1 << 40, Aging: time.Second, Ending: true}, Remaining: -time.Millisecond},
+		{Record: lease.Record{ID: 1 << 62}, Keys: [][]byte{}, Holders: []uint64{3}},
+		{Keys: [][]byte{[]byte("a"), {}}, Holders: []uint64{3, 1 << 63}},
+	} {
+		r := reader{rest: appendLife(nil, &life)}
+		got := cutLife(&r)
+		if err := r.done(); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(life, got); d != "" {
+			t.Errorf("read back differently: %s", d)
+		}
+	}
+}
+
+func TestSpansAreReadAsWritten(t *testing.T) {
+	for _, spans := range [][]keys.Span{nil, {}, {{}}, {keys.Point([]byte("k")), {Start: []byte("a")}}} {
+		r := reader{rest: appendSpans(nil, spans)}
+		got := r.spans()
+		if err := r.done(); err != nil {
+			t.Fatal(err)
+		}
+		if (got == nil) != (spans == nil) || len(got) != len(spans) {
+			t.Errorf("%v was read as %v", spans, got)
+		}
+		for i := range got {
+			if !got[i].Equal(spans[i]) {
+				t.Errorf("%v was read as %v", spans, got)
+			}
+		}
+	}
+}
+
+// No request of another node takes this one down, whatever its bytes.
+func FuzzHandle(f *testing.F) {
+	for method := range byte(32) {
+		f.Add([]byte{method, 2, 4, 200, 1, 1, 1, 1, 1, 1})
+		f.Add([]byte{method, 2, 255, 255, 255, 255, 255, 255, 255, 255, 127})
+	}
+	f.Fuzz(func(t *testing.T, request []byte) {
+		r := reader{rest: request}
+		_ = r.spans()
+		r = reader{rest: request}
+		_ = cutLife(&r)
+		for _, call := range dataCalls {
+			r := reader{rest: request}
+			_ = call(new(shard.Data), &r)
+		}
+		if _, err := open((&Server{}).Handle(t.Context(), request)); err == nil {
+			t.Errorf("%x was answered without a shard", request)
+		}
+	})
+}

@@ -1,0 +1,132 @@
+package remote
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Server answers the calls of other nodes for the shards of this one.
+type Server struct {
+	// Shards are this node's replicas of the data shards by id.
+	Shards map[uint64]*shard.Data
+}
+
+// Handle answers one call.
+func (s *Server) Handle(ctx context.Context, request []byte) (answer []byte) {
+	if len(request) == 0 {
+		return failedAnswer(errMalformed)
+	}
+	r := reader{rest: request[1:]}
+	answer, err := s.data(ctx, request[0], &r)
+	if err != nil {
+		return failedAnswer(err)
+	}
+	return answer
+}
+
+// Describe returns the name of a request's method, and the id of the data shard that it
+// is for.
+func Describe(request []byte) (name string, shardID uint64) {
+	if len(request) == 0 {
+		return "", 0
+	}
+	r := reader{rest: request[1:]}
+	return methodNames[request[0]], r.uvarint()
+}
+
+// methodNames are those of the methods of data shards.
+var methodNames = map[byte]string{
+	methodCarry: "Write", methodConfirm: "Confirm", methodPromise: "Promise", methodRaise: "Raise", methodSweepTo: "SweepTo",
+	methodRenew: "Renew", methodTimeToLive: "TimeToLive", methodAwaitEnded: "AwaitEnded", methodRegister: "Register", methodDrop: "Drop",
+}
+
+// data answers a call for a data shard.
+func (s *Server) data(ctx context.Context, method byte, r *reader) ([]byte, error) {
+	d := s.Shards[r.uvarint()]
+	if d == nil {
+		return nil, shard.ErrNotLeader
+	}
+	call, ok := dataCalls[method]
+	if !ok {
+		return nil, fmt.Errorf("%w: method %d", errMalformed, method)
+	}
+	run := call(d, r)
+	if err := r.done(); err != nil {
+		return nil, err
+	}
+	return run(ctx, []byte{codeOK})
+}
+
+// dataCalls read the arguments of each method and return what carries it out, which
+// writes the result behind dst.
+var dataCalls = map[byte]func(d *shard.Data, r *reader) func(ctx context.Context, dst []byte) ([]byte, error){
+	methodCarry: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		sent, err := shard.CutSent(r.rest)
+		r.rest = nil
+		return func(ctx context.Context, dst []byte) ([]byte, error) {
+			if err != nil {
+				return nil, err
+			}
+			return dst, d.Carry(ctx, sent)
+		}
+	},
+	methodConfirm: func(d *shard.Data, _ *reader) func(context.Context, []byte) ([]byte, error) {
+		return indexed(d.Confirm)
+	},
+	methodPromise: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		rev, reads := r.varint(), r.spans()
+		return indexed(func(ctx context.Context) (uint64, error) { return d.Promise(ctx, rev, reads) })
+	},
+	methodRaise: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		f := shard.Fence{Epoch: r.uvarint(), Closed: r.uvarint() == 1}
+		return indexed(func(ctx context.Context) (uint64, error) { return d.Raise(ctx, f) })
+	},
+	methodSweepTo: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		rev := r.varint()
+		return func(ctx context.Context, dst []byte) ([]byte, error) { return dst, d.SweepTo(ctx, rev) }
+	},
+	methodRenew: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		id := r.varint()
+		return func(ctx context.Context, dst []byte) ([]byte, error) {
+			ttl, err := d.Renew(ctx, id)
+			return binary.AppendVarint(dst, ttl), err
+		}
+	},
+	methodTimeToLive: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		id, attached := r.varint(), r.uvarint() == 1
+		return func(ctx context.Context, dst []byte) ([]byte, error) {
+			life, found, err := d.TimeToLive(ctx, id, attached)
+			if err != nil || !found {
+				return dst, err
+			}
+			return appendLife(dst, &life), nil
+		}
+	},
+	methodAwaitEnded: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		id := r.varint()
+		return func(ctx context.Context, dst []byte) ([]byte, error) { return dst, d.AwaitEnded(ctx, id) }
+	},
+	methodRegister: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		id, shardID := r.varint(), r.uvarint()
+		return indexed(func(ctx context.Context) (uint64, error) { return d.Register(ctx, id, shardID) })
+	},
+	methodDrop: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		var ended []lease.Ref
+		for range r.count() {
+			ended = append(ended, lease.Ref{ID: r.varint(), Incarnation: r.uvarint()})
+		}
+		return func(ctx context.Context, dst []byte) ([]byte, error) { return dst, d.Drop(ctx, ended) }
+	},
+}
+
+// indexed writes a result of one unsigned number.
+func indexed(fn func(context.Context) (uint64, error)) func(context.Context, []byte) ([]byte, error) {
+	return func(ctx context.Context, dst []byte) ([]byte, error) {
+		v, err := fn(ctx)
+		return binary.AppendUvarint(dst, v), err
+	}
+}

@@ -1,0 +1,92 @@
+package remote
+
+import (
+	"encoding/binary"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+func appendBytes(dst, b []byte) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
+}
+
+func appendSpans(dst []byte, spans []keys.Span) []byte {
+	// All keys are told from none by a count of 0.
+	if spans == nil {
+		return binary.AppendUvarint(dst, 0)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(spans))+1)
+	for _, s := range spans {
+		dst = appendBytes(appendBytes(dst, s.Start), s.End)
+	}
+	return dst
+}
+
+// reader takes a message apart. What follows a malformed part reads as zero, and done
+// says so.
+type reader struct {
+	rest []byte
+	bad  bool
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.rest)
+	return cut(r, v, n)
+}
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(r.rest)
+	return cut(r, v, n)
+}
+
+func cut[N int64 | uint64](r *reader, v N, n int) N {
+	if n <= 0 {
+		r.bad, r.rest = true, nil
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return v
+}
+
+// bytes returns the next bytes, which alias the message.
+func (r *reader) bytes() []byte {
+	n := r.uvarint()
+	if n > uint64(len(r.rest)) {
+		r.bad, r.rest = true, nil
+		return nil
+	}
+	b := r.rest[:n:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+// count returns how many things follow, each at least one byte long.
+func (r *reader) count() int {
+	n := r.uvarint()
+	if n > uint64(len(r.rest)) {
+		r.bad, r.rest = true, nil
+		return 0
+	}
+	return int(n)
+}
+
+func (r *reader) spans() []keys.Span {
+	n := r.uvarint()
+	if n == 0 || n-1 > uint64(len(r.rest)) {
+		r.bad = r.bad || n != 0
+		return nil
+	}
+	spans := make([]keys.Span, 0, n-1)
+	for range n - 1 {
+		spans = append(spans, keys.Span{Start: r.bytes(), End: r.bytes()})
+	}
+	return spans
+}
+
+// done reports an error unless the message has been read whole.
+func (r *reader) done() error {
+	if r.bad || len(r.rest) > 0 {
+		return errMalformed
+	}
+	return nil
+}
