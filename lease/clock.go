@@ -12,6 +12,13 @@ const (
 	graceTicks = 3
 	// minAgingTicks bounds how small a remainder is worth logging.
 	minAgingTicks = 5
+	// inheritedPart and inheritedSilence say how soon a lease that was there before the
+	// term is logged as aging: after this part of its TTL, or this time, if it has been
+	// silent since the term began; then each time its silence has grown by half. So two
+	// thirds of a term count at the least, and leaders that change faster than half a TTL
+	// don't keep a dead lease for ever.
+	inheritedPart    = 8
+	inheritedSilence = 5 * time.Second
 )
 
 // Standing is what a renewal found.
@@ -96,7 +103,7 @@ type timer struct {
 	deadline time.Duration
 	// ageAt is the remainder at which the lease is next logged as aging.
 	//
-	// Invariant: 0 <= ageAt <= ttl/2.
+	// Invariant: 0 <= ageAt <= ttl.
 	ageAt time.Duration
 	slots [slotCount]slot
 	// mark counts the remainders handed out for the log; aged says that the last
@@ -104,6 +111,8 @@ type timer struct {
 	mark   uint32
 	aged   bool
 	ending bool
+	// inherited says that the lease has been silent since the term began.
+	inherited bool
 }
 
 // NewClock returns a clock without leases that expects to be advanced about
@@ -131,12 +140,13 @@ func (c *Clock) Start(now time.Duration, records []Record) {
 			t.ending = true
 			continue
 		}
-		t.deadline, t.ageAt = t.ttl, t.ttl/2
+		t.deadline = t.ttl
 		if r.Aging > 0 {
 			t.deadline = min(t.ttl, r.Aging)
-			t.ageAt = min(t.ttl, r.Aging) / 2
 			t.mark, t.aged = 1, true
 		}
+		t.inherited = true
+		t.ageAt = t.deadline - min(t.deadline/2, t.ttl/inheritedPart, inheritedSilence)
 		c.schedule(t)
 	}
 }
@@ -268,8 +278,8 @@ func (c *Clock) Ending(id int64) bool {
 }
 
 // AgingDue returns up to limit leases that should be logged as aging: silent for
-// half their TTL, and again each time what remains has halved, down to five
-// ticks. From here on they count as aged, for the caller proposes the remainders.
+// half their TTL, and again each time what remains has halved, down to five ticks;
+// those that have been silent since the term began earlier, as inheritedPart says. From here on they count as aged, for the caller proposes the remainders.
 // During a grace there are none.
 func (c *Clock) AgingDue(limit int) []Aging {
 	if c.time < c.quiet {
@@ -291,6 +301,9 @@ func (c *Clock) AgingDue(limit int) []Aging {
 			continue
 		}
 		t.ageAt = remaining / 2
+		if t.inherited {
+			t.ageAt = max(t.ageAt, remaining-c.time/2)
+		}
 		t.mark++
 		t.aged = true
 		c.ages.postpone(t, t.deadline-t.ageAt)
@@ -323,6 +336,7 @@ func (c *Clock) step() time.Duration { return maxTicks * c.tick }
 func (c *Clock) renew(now time.Duration, t *timer) {
 	t.deadline = addTime(c.at(now), t.ttl)
 	t.ageAt = t.ttl / 2
+	t.inherited = false
 	c.schedule(t)
 }
 

@@ -21,6 +21,7 @@ type clockModel struct {
 type modelLease struct {
 	id                   int64
 	ttl, deadline, ageAt time.Duration
+	inherited            bool
 	mark                 uint32
 	aged, ending         bool
 	// renewed is the reading at the last renewal, held the time that the lease
@@ -33,7 +34,7 @@ func (m *clockModel) at(now time.Duration) time.Duration {
 }
 
 func (m *clockModel) renew(now time.Duration, l *modelLease) {
-	l.deadline, l.ageAt = m.at(now)+l.ttl, l.ttl/2
+	l.deadline, l.ageAt, l.inherited = m.at(now)+l.ttl, l.ttl/2, false
 	l.renewed, l.held = now, l.ttl
 }
 
@@ -91,9 +92,11 @@ func TestClockModel(t *testing.T) {
 					if !r.Ending && rapid.Bool().Draw(t, "aging") {
 						r.Aging = time.Duration(rapid.Int64Range(1, 60e9).Draw(t, "left"))
 						l.deadline = min(l.ttl, r.Aging)
-						l.ageAt, l.held = l.deadline/2, l.deadline
+						l.held = l.deadline
 						l.mark, l.aged = 1, true
 					}
+					l.inherited = true
+					l.ageAt = l.deadline - min(l.deadline/2, l.ttl/8, 5*time.Second)
 					records = append(records, r)
 					m.leases[id] = l
 				}
@@ -180,6 +183,9 @@ func TestClockModel(t *testing.T) {
 				for _, l := range m.aging(limit) {
 					left := l.deadline - m.time
 					l.ageAt = left / 2
+					if l.inherited {
+						l.ageAt = max(l.ageAt, left-m.time/2)
+					}
 					l.mark++
 					l.aged = true
 					want = append(want, Aging{ID: l.id, Remaining: left})

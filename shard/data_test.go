@@ -174,8 +174,15 @@ func TestLeasesOverFailover(t *testing.T) {
 	})
 }
 
-// A lease that has been silent for half its TTL ends although leaders change.
+// A lease that nobody renews ends although leaders change, however often.
 func TestTransfersDoNotKeepADeadLeaseAlive(t *testing.T) {
+	for _, every := range []time.Duration{10 * time.Second, 35 * time.Second} {
+		t.Run(every.String(), func(t *testing.T) { transfersAndADeadLease(t, every) })
+	}
+}
+
+func transfersAndADeadLease(t *testing.T, every time.Duration) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := newDataCluster(t, 3)
 		defer c.close()
@@ -184,7 +191,7 @@ func TestTransfersDoNotKeepADeadLeaseAlive(t *testing.T) {
 		nd.put(t, "k", 1)
 		start := time.Now()
 		for time.Since(start) < 5*time.Minute && nd.count(t, "k", "") > 0 {
-			time.Sleep(35 * time.Second)
+			time.Sleep(every)
 			to := c.other(nd)
 			c.handOver(to)
 			c.leaderAmong(term, to)
