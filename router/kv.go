@@ -48,10 +48,10 @@ func (r *Router) see(ctx context.Context, spans []keys.Span, f fresh, check func
 	}
 }
 
-// unseen returns what becomes of a request that could not be looked for: whoever may
-// not ask hears of that, not of which revisions there are.
+// unseen returns what becomes of a request that could not be tried: whoever may not
+// ask hears of that, not of which revisions there are or where keys lie.
 func (r *Router) unseen(ctx context.Context, check func(access) error, err error) error {
-	if !errors.Is(err, mvcc.ErrFutureRev) && !errors.Is(err, mvcc.ErrCompacted) {
+	if !errors.Is(err, mvcc.ErrFutureRev) && !errors.Is(err, mvcc.ErrCompacted) && !errors.Is(err, ErrSeveralShards) {
 		return err
 	}
 	a, failed := r.access(ctx)
@@ -130,7 +130,7 @@ func (r *Router) Put(ctx context.Context, req *pb.PutRequest) (*pb.PutResponse, 
 func (r *Router) DeleteRange(ctx context.Context, req *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
 	d, err := r.span(keys.FromRange(req.Key, req.RangeEnd))
 	if err != nil {
-		return nil, err
+		return nil, r.unseen(ctx, func(a access) error { return a.users.DeleteRange(a.id, req) }, err)
 	}
 	a, err := r.access(ctx)
 	if err != nil {
@@ -144,15 +144,14 @@ func (r *Router) DeleteRange(ctx context.Context, req *pb.DeleteRangeRequest) (*
 
 // Txn runs a transaction.
 func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnResponse, err error) {
+	check := func(a access) error { return a.users.Txn(a.id, req) }
 	if reads, serializable := readOnly(req); reads {
 		var spans []keys.Span
 		mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
 			spans = append(spans, s)
 			return true
 		})
-		err = r.see(ctx, spans, fresh{serializable: serializable}, func(a access) error {
-			return a.users.Txn(a.id, req)
-		}, func(l *look) error {
+		err = r.see(ctx, spans, fresh{serializable: serializable}, check, func(l *look) error {
 			resp, err = l.txn(ctx, req)
 			return err
 		})
@@ -164,13 +163,13 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 	}
 	d, err := r.txnShard(req)
 	if err != nil {
-		return nil, err
+		return nil, r.unseen(ctx, check, err)
 	}
 	a, err := r.access(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.users.Txn(a.id, req); err != nil {
+	if err := check(a); err != nil {
 		return nil, err
 	}
 	leases := auth.Leases(req)

@@ -212,8 +212,9 @@ func TestKeysOnSeveralShardsAreRefused(t *testing.T) {
 	})
 }
 
-// Who may not read a range is not told which revisions there are.
-func TestRightsComeBeforeRevisions(t *testing.T) {
+// Who has no right to keys is told that, not which revisions there are, nor that the
+// keys lie on several shards.
+func TestRightsComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSystem(t, two, false)
 		defer s.close(t)
@@ -260,6 +261,20 @@ func TestRightsComeBeforeRevisions(t *testing.T) {
 				if !errors.Is(err, want) {
 					t.Errorf("%+v streams at revision %d: %v, want %v", sender.id, rev, err, want)
 				}
+			}
+			want := sender.want
+			if want == nil {
+				want = ErrSeveralShards
+			}
+			if _, err := s.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte("a"), RangeEnd: []byte("z")}); !errors.Is(err, want) {
+				t.Errorf("%+v deletes over shards: %v, want %v", sender.id, err, want)
+			}
+			puts := &pb.TxnRequest{}
+			for _, key := range []string{"a", "z"} {
+				puts.Success = append(puts.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: put(key)}})
+			}
+			if _, err := s.Txn(ctx, puts); !errors.Is(err, want) {
+				t.Errorf("%+v puts over shards: %v, want %v", sender.id, err, want)
 			}
 		}
 	})
