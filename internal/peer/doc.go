@@ -1,2 +1,18 @@
-// Package peer carries bytes between the nodes of a cluster.
+// Package peer carries bytes between the nodes of a cluster: calls with their answers,
+// and the frames of Raft hosts. It knows neither shards nor Raft.
+//
+// Everything travels on streams of one gRPC method, each over a connection of its own,
+// so that none holds up another:
+//
+//	calls      one stream from each node to each other; many calls and answers a message
+//	messages   frames of one Raft host to another, unanswered
+//	snapshot   parts of a snapshot, each acknowledged before the next
+//
+// A stream begins with a handshake. The caller says which cluster it belongs to, who it
+// is, which data directory it has and whom it means to reach; the other side admits it
+// or says why not, and who it is itself, which the caller judges by the same rule.
+//
+// The side that was called says something every third of Config.Timeout. A caller that
+// hears nothing for the whole of it takes the stream for broken. A broken stream never
+// sends anything twice: its calls end with ErrLost where their bytes were handed to it.
 package peer

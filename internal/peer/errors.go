@@ -1,10 +1,53 @@
 package peer
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 var (
 	// ErrUnsent is returned for a call that the other node certainly does not carry out.
 	ErrUnsent = errors.New("peer: the call was not sent")
 	// ErrLost is returned for a call that the other node may carry out, or may have.
 	ErrLost = errors.New("peer: the call was lost")
+	// ErrTooLarge is returned for a request that no message can hold.
+	ErrTooLarge = errors.New("peer: the request is too large")
+	// ErrBarred is what Config.Admit wraps for a node that will never be admitted as it is.
+	ErrBarred = errors.New("peer: the node is barred")
+
+	errClosed  = errors.New("peer: closed")
+	errSilent  = errors.New("peer: the other node is silent")
+	errSlow    = errors.New("peer: the handshake took too long")
+	errUnknown = errors.New("peer: no address of the node is known")
+	errStream  = errors.New("peer: malformed message")
+	errNoTLS   = errors.New("peer: this node was started without certificates for other nodes")
+	errChunk   = errors.New("peer: the other node refused the snapshot")
 )
+
+// RefusalKind says why a node was not let in.
+type RefusalKind string
+
+// The kinds of refusals. They are spoken between versions.
+const (
+	// RefusedCluster is for a node of another cluster.
+	RefusedCluster RefusalKind = "cluster"
+	// RefusedBarred is for a node that will never be admitted as it is.
+	RefusedBarred RefusalKind = "barred"
+	// RefusedOther is for anything else, which may pass.
+	RefusedOther RefusalKind = "other"
+)
+
+// RefusedError is what another node answers that does not let this one in.
+type RefusedError struct {
+	// Node is the node that was to be reached.
+	Node uint64
+	// Kind tells what to do from what to wait for.
+	Kind RefusalKind
+	// Text is the other node's, for people.
+	Text string
+}
+
+// Error says who refused and why.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("node %x refused this node: %s", e.Node, e.Text)
+}

@@ -1,0 +1,198 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// channel is the caller's end of a stream that was let in.
+type channel struct {
+	stream grpc.ClientStream
+	conn   *grpc.ClientConn
+	// ctx ends with the stream, for the cause given to cancel.
+	ctx    context.Context //nolint:containedctx // the stream's
+	cancel context.CancelCauseFunc
+	// silence fires when the other side has said nothing for too long.
+	silence *time.Timer
+	timeout time.Duration
+	// unhook lets go of the mesh's context.
+	unhook func() bool
+}
+
+// open opens a stream to a node. ctx bounds the stream's life.
+func (m *Mesh) open(ctx context.Context, g greeting) (*channel, error) {
+	urls := m.cfg.URLs(g.To)
+	if len(urls) == 0 {
+		return nil, errUnknown
+	}
+	var errs error
+	for _, u := range urls {
+		ch, err := m.openAt(ctx, u, g)
+		if err == nil {
+			return ch, nil
+		}
+		errs = errors.Join(errs, fmt.Errorf("%s: %w", u, err))
+		if ctx.Err() != nil || m.ctx.Err() != nil {
+			return nil, errClosed
+		}
+	}
+	return nil, errs
+}
+
+// openAt opens a stream to a node at one of its URLs.
+func (m *Mesh) openAt(ctx context.Context, u string, g greeting) (*channel, error) {
+	conn, err := grpc.NewClient("passthrough:///peer",
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // dial sees to TLS
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return m.dial(ctx, u) }),
+		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
+		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw{}),
+			grpc.MaxCallRecvMsgSize(m.cfg.MaxFrame), grpc.MaxCallSendMsgSize(m.cfg.MaxFrame)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	ch := &channel{conn: conn, timeout: m.cfg.Timeout}
+	ch.ctx, ch.cancel = context.WithCancelCause(ctx)
+	ch.unhook = context.AfterFunc(m.ctx, func() { ch.cancel(errClosed) })
+	ch.silence = time.AfterFunc(m.cfg.Timeout, func() { ch.cancel(errSlow) })
+	if err := m.greet(ch, g); err != nil {
+		if ch.ctx.Err() != nil {
+			err = context.Cause(ch.ctx)
+		}
+		ch.close()
+		return nil, err
+	}
+	if !ch.silence.Stop() {
+		ch.close()
+		return nil, errSlow
+	}
+	ch.silence = time.AfterFunc(ch.timeout, func() { ch.cancel(errSilent) })
+	return ch, nil
+}
+
+// greet makes the handshake.
+func (m *Mesh) greet(ch *channel, g greeting) error {
+	var err error
+	ch.stream, err = ch.conn.NewStream(ch.ctx, &service.Streams[0], openMethod)
+	if err != nil {
+		return fmt.Errorf("open stream: %w", err)
+	}
+	g.Protocol, g.Hello = protocol, m.hello()
+	b, err := json.Marshal(g)
+	if err != nil {
+		return fmt.Errorf("encode greeting: %w", err)
+	}
+	// A failure shows in what is received.
+	_ = ch.stream.SendMsg(&b)
+	var answer []byte
+	if err := ch.stream.RecvMsg(&answer); err != nil {
+		return fmt.Errorf("shake hands: %w", err)
+	}
+	return m.meet(g.To, answer)
+}
+
+// dial opens a connection to a peer URL.
+func (m *Mesh) dial(ctx context.Context, address string) (net.Conn, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("parse peer URL: %w", err)
+	}
+	network, target := "tcp", u.Host
+	if u.Scheme == "unix" || u.Scheme == "unixs" {
+		network, target = "unix", u.Host+u.Path
+	}
+	d := net.Dialer{Timeout: m.cfg.Timeout, KeepAlive: m.cfg.Timeout}
+	conn, err := d.DialContext(ctx, network, target)
+	if err != nil || u.Scheme == "http" || u.Scheme == "unix" {
+		return conn, err
+	}
+	if m.cfg.ClientTLS == nil {
+		return nil, errors.Join(errNoTLS, conn.Close())
+	}
+	cfg := m.cfg.ClientTLS.Clone()
+	if cfg.ServerName == "" {
+		cfg.ServerName = u.Hostname()
+	}
+	secure := tls.Client(conn, cfg)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return secure, nil
+}
+
+// receive returns the next message that says something.
+func (ch *channel) receive() ([]byte, error) {
+	for {
+		var b []byte
+		if err := ch.stream.RecvMsg(&b); err != nil {
+			return nil, ch.cause(err)
+		}
+		ch.silence.Reset(ch.timeout)
+		if len(b) > 0 {
+			return b, nil
+		}
+	}
+}
+
+// send hands a message to the stream, which keeps it. One goroutine at a time.
+func (ch *channel) send(b []byte) error {
+	if err := ch.stream.SendMsg(&b); err != nil {
+		return ch.cause(err)
+	}
+	return nil
+}
+
+// cause prefers the reason for which the stream was given up.
+func (ch *channel) cause(err error) error {
+	if ch.ctx.Err() != nil {
+		return context.Cause(ch.ctx)
+	}
+	return err
+}
+
+// close gives the stream and its connection back.
+func (ch *channel) close() {
+	ch.silence.Stop()
+	ch.unhook()
+	ch.cancel(errClosed)
+	_ = ch.conn.Close()
+}
+
+// sender lets several goroutines send on the called side of a stream.
+type sender struct {
+	stream grpc.ServerStream
+	mu     sync.Mutex
+}
+
+func (s *sender) send(b []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stream.SendMsg(&b)
+}
+
+// beat says every third of the timeout that this side lives, until ctx ends.
+func (s *sender) beat(ctx context.Context, timeout time.Duration) {
+	t := time.NewTicker(max(timeout/3, time.Millisecond))
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			if s.send(nil) != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}

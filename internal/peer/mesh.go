@@ -1,0 +1,242 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+// Config says who a node is, whom it lets in and where it finds the others.
+type Config struct {
+	// Deployment follows from the cluster's token; the same on all nodes.
+	Deployment uint64
+	// Node is this node's id, Instance that of its data directory.
+	Node     uint64
+	Instance string
+	// ClusterID returns the cluster's id, 0 while it is not known.
+	ClusterID func() uint64
+	// URLs returns the peer URLs of a node, none if it is unknown.
+	URLs func(node uint64) []string
+	// Admit judges another node, whoever called whom. An error that wraps ErrBarred says
+	// that it is for good.
+	Admit func(Hello) error
+	// Refused, if not nil, is told when a node refuses this one, once until it refuses
+	// for another reason or lets it in. It must not block.
+	Refused func(*RefusedError)
+	// Timeout is how long a node may be silent before it is taken for dead; it also
+	// bounds handshakes.
+	Timeout time.Duration
+	// MaxFrame bounds the bytes of one message, MaxQueued those of the calls that wait
+	// to be sent to one node; 0 is the default of each.
+	MaxFrame, MaxQueued int
+	// ServerTLS is for listeners that are secure, ClientTLS for URLs of https and unixs.
+	ServerTLS, ClientTLS *tls.Config
+	// Log receives what operators should see.
+	Log *slog.Logger
+}
+
+// Defaults of Config.
+const (
+	defaultMaxFrame  = 192 << 20
+	defaultMaxQueued = 64 << 20
+)
+
+// Bounds that nobody needs to change.
+const (
+	// batchBytes is when a message of calls or answers is full enough.
+	batchBytes = 1 << 20
+	// window is how many bytes may be on their way on a stream.
+	window = 4 << 20
+	// maxStreams bounds the streams that one node has to this one.
+	maxStreams = 128
+	// maxRunning bounds the calls of one node that run here, and maxHeld the bytes of
+	// their requests.
+	maxRunning = 16 << 10
+	maxHeld    = 256 << 20
+	// firstPause and longestPause lie between two attempts to reach a node.
+	firstPause   = 50 * time.Millisecond
+	longestPause = time.Second
+	// idleConnection is how long a connection without a stream may last.
+	idleConnection = 15 * time.Second
+)
+
+// Handler answers a call of another node. It may block; ctx ends when nobody waits for
+// the answer any more.
+type Handler func(ctx context.Context, from uint64, request []byte) (answer []byte)
+
+// Mesh connects a node to all others. Its methods may be called from any goroutine.
+type Mesh struct {
+	cfg    Config
+	server *grpc.Server
+	ctx    context.Context //nolint:containedctx // lives as long as the mesh
+	cancel context.CancelFunc
+	// wg counts the goroutines of links and listeners.
+	wg sync.WaitGroup
+
+	mu sync.Mutex
+	// The fields below are protected by mu.
+
+	closed bool
+	// handler answers calls; nil until Handle.
+	handler Handler
+	// links are the ways to other nodes by id.
+	links map[uint64]*link
+	// wires are those that listen, by host.
+	wires map[string]*Wire
+	// guests are the streams of each other node.
+	guests map[uint64]*guests
+}
+
+// New returns a mesh that has not met anybody yet.
+func New(cfg Config) *Mesh {
+	if cfg.MaxFrame == 0 {
+		cfg.MaxFrame = defaultMaxFrame
+	}
+	if cfg.MaxQueued == 0 {
+		cfg.MaxQueued = defaultMaxQueued
+	}
+	m := &Mesh{cfg: cfg, links: make(map[uint64]*link), wires: make(map[string]*Wire), guests: make(map[uint64]*guests)}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	m.server = grpc.NewServer(
+		grpc.ForceServerCodecV2(raw{}),
+		grpc.MaxRecvMsgSize(cfg.MaxFrame),
+		grpc.MaxSendMsgSize(cfg.MaxFrame),
+		grpc.InitialWindowSize(window),
+		grpc.InitialConnWindowSize(window),
+		grpc.ConnectionTimeout(cfg.Timeout),
+		grpc.MaxConcurrentStreams(1),
+		grpc.MaxHeaderListSize(8<<10),
+		grpc.WaitForHandlers(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: idleConnection, Time: max(cfg.Timeout/2, time.Second), Timeout: cfg.Timeout,
+		}),
+	)
+	m.server.RegisterService(&service, m)
+	return m
+}
+
+// service is the one that all nodes offer each other.
+var service = grpc.ServiceDesc{
+	ServiceName: "latchkey.peer.Peer",
+	HandlerType: (*any)(nil),
+	Streams:     []grpc.StreamDesc{{StreamName: "Open", Handler: serveStream, ServerStreams: true, ClientStreams: true}},
+	Metadata:    "internal/peer",
+}
+
+const openMethod = "/latchkey.peer.Peer/Open"
+
+// Serve lets other nodes in on a listener, over TLS if it is secure, until the mesh is
+// closed. It returns at once.
+func (m *Mesh) Serve(l net.Listener, secure bool) {
+	if secure {
+		// The handshakes are made by gRPC's goroutine of each connection.
+		l = tls.NewListener(l, m.cfg.ServerTLS)
+	}
+	m.wg.Go(func() {
+		if err := m.server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			m.cfg.Log.Error("other nodes can't be served any more",
+				slog.String("address", l.Addr().String()), slog.String("error", err.Error()))
+		}
+	})
+}
+
+// Handle sets what answers the calls of other nodes. Until then they are told that
+// their calls were not carried out.
+func (m *Mesh) Handle(h func(ctx context.Context, from uint64, request []byte) (answer []byte)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.handler = h
+}
+
+// Call hands a request, which must not be changed any more, to a node and returns its
+// answer. ErrUnsent says that the node certainly does not carry it out, ErrLost that it
+// may, or may have. When ctx ends the call is canceled at the other node as well, and
+// the cause is returned.
+func (m *Mesh) Call(ctx context.Context, node uint64, request []byte) (answer []byte, err error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	l := m.link(node)
+	if l == nil {
+		return nil, ErrUnsent
+	}
+	c, err := l.enqueue(request)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case r := <-c.done:
+		return r.answer, r.err
+	case <-ctx.Done():
+		l.abandon(c)
+		return nil, context.Cause(ctx)
+	}
+}
+
+// link returns the way to a node, nil if there can't be one.
+func (m *Mesh) link(node uint64) *link {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.links[node]
+	if l == nil && !m.closed && node != m.cfg.Node {
+		l = newLink(m, node)
+		m.links[node] = l
+		m.wg.Go(l.run)
+	}
+	return l
+}
+
+// Reach has the node be reached before the first call.
+func (m *Mesh) Reach(node uint64) { m.link(node) }
+
+// Close ends all streams. Calls end with ErrUnsent or ErrLost; it returns when none of
+// other nodes runs here any more.
+func (m *Mesh) Close() {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.cancel()
+	m.server.Stop()
+	m.wg.Wait()
+}
+
+// reporter tells of trouble with a node once, until it changes or is over.
+type reporter struct {
+	m    *Mesh
+	node uint64
+	// last is what was told, "" for nothing.
+	last string
+}
+
+// over says that the node has been reached.
+func (r *reporter) over() {
+	if r.last != "" {
+		r.m.cfg.Log.Info("node was reached again", slog.String("node", fmt.Sprintf("%x", r.node)))
+	}
+	r.last = ""
+}
+
+// report tells of an attempt that failed.
+func (r *reporter) report(err error) {
+	var refused *RefusedError
+	key := "unreachable"
+	if errors.As(err, &refused) {
+		key = string(refused.Kind) + refused.Text
+	}
+	if r.last == key || r.m.ctx.Err() != nil {
+		return
+	}
+	r.last = key
+	r.m.cfg.Log.Warn("node can't be reached", slog.String("node", fmt.Sprintf("%x", r.node)), slog.String("error", err.Error()))
+	if refused != nil && r.m.cfg.Refused != nil {
+		r.m.cfg.Refused(refused)
+	}
+}
