@@ -54,7 +54,9 @@ type HostConfig struct {
 	TempDir string
 	// RaftFS is the file system of the log; nil is the operating system's.
 	RaftFS config.IFS
-	// Transport carries Raft's messages; nil is for a node without peers.
+	// Wire carries Raft's messages, nil for a node without peers; Transport, unless nil,
+	// does instead.
+	Wire      Wire
 	Transport config.TransportFactory
 	// SnapshotEntries is how many entries lie between two snapshots of a replica, and
 	// KeptEntries how many of them stay in its log; 0 is the default of both.
@@ -136,7 +138,11 @@ func checkLog(cfg HostConfig) error {
 
 func (h *Host) nodeHostConfig() config.NodeHostConfig {
 	transport := h.cfg.Transport
-	if transport == nil {
+	switch {
+	case transport != nil:
+	case h.cfg.Wire != nil:
+		transport = wired{wire: h.cfg.Wire, log: h.cfg.Log}
+	default:
 		transport = noPeers{}
 	}
 	return config.NodeHostConfig{
