@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -80,14 +81,21 @@ func TestSlowWatchersAreToldOfCompaction(t *testing.T) {
 	}
 	first := s.rev() + 1
 	value := strings.Repeat("v", 2048)
+	var mu sync.Mutex
+	var written []int64
 	write := func(n int) {
 		var wg sync.WaitGroup
 		for part := range 10 {
 			wg.Go(func() {
 				for i := part; i < n; i += 10 {
-					if _, err := s.kv.Put(t.Context(), &pb.PutRequest{Key: fmt.Appendf(nil, "p/%d", i%100), Value: []byte(value)}); err != nil {
+					r, err := s.kv.Put(t.Context(), &pb.PutRequest{Key: fmt.Appendf(nil, "p/%d", i%100), Value: []byte(value)})
+					if err != nil {
 						t.Error(err)
+						return
 					}
+					mu.Lock()
+					written = append(written, r.Header.Revision)
+					mu.Unlock()
 				}
 			})
 		}
@@ -97,30 +105,27 @@ func TestSlowWatchersAreToldOfCompaction(t *testing.T) {
 	compacted := s.rev()
 	s.compact(compacted)
 	write(after)
-	last := s.rev()
-	if last != first+int64(before+after)-1 {
+	slices.Sort(written)
+	if last := s.rev(); len(written) != before+after || written[0] < first || last != first+int64(before+after)-1 && !fourShards() {
 		t.Fatalf("revisions %d to %d for %d writes", first, last, before+after)
 	}
-	next := make([]int64, watchers)
+	next := make([]int, watchers) // counts what a watcher has seen
 	ended, complete := 0, 0
 	for ended+complete < watchers {
 		r := w.next()
 		at := &next[r.WatchId]
-		if *at == 0 {
-			*at = first
-		}
 		for _, e := range r.Events {
-			if e.Kv.ModRevision != *at {
-				t.Fatalf("watch %d got revision %d, want %d", r.WatchId, e.Kv.ModRevision, *at)
+			if *at == len(written) || e.Kv.ModRevision != written[*at] {
+				t.Fatalf("watch %d got revision %d behind %d events", r.WatchId, e.Kv.ModRevision, *at)
 			}
 			*at++
 		}
 		switch {
-		case r.Canceled && r.CompactRevision == compacted && *at < compacted:
+		case r.Canceled && r.CompactRevision == compacted && *at < before-1:
 			ended++
 		case r.Canceled:
 			t.Fatalf("watch %d at %d: %v", r.WatchId, *at, r)
-		case *at == last+1 && len(r.Events) > 0:
+		case *at == len(written) && len(r.Events) > 0:
 			complete++
 		}
 	}
@@ -209,15 +214,19 @@ func TestFragmentedAnswers(t *testing.T) {
 	conn := s.connect(grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(limit)))
 	first := s.rev() + 1
 	want := make(map[string]bool)
+	write := func(r *pb.TxnRequest) {
+		rev := s.txn(r).Header.Revision
+		for _, op := range r.Success {
+			want[fmt.Sprintf("PUT %s@%d", op.GetRequestPut().Key, rev)] = true
+		}
+	}
 	value := strings.Repeat("v", 20_000)
 	for i := range 20 {
 		r := &pb.TxnRequest{}
 		for j := range 60 {
-			key := fmt.Sprintf("f/%d/%d", i, j)
-			r.Success = append(r.Success, opPut(key, value))
-			want[fmt.Sprintf("PUT %s@%d", key, first+int64(i))] = true
+			r.Success = append(r.Success, opPut(fmt.Sprintf("f/%d/%d", i, j), value))
 		}
-		s.txn(r)
+		write(r)
 	}
 	l := s.grant(0, 600)
 	keys := sized(10_000, 20_000)
@@ -228,16 +237,18 @@ func TestFragmentedAnswers(t *testing.T) {
 			op.GetRequestPut().Lease = l
 			r.Success = append(r.Success, op)
 		}
-		s.txn(r)
+		write(r)
 	}
 	attached := s.rev()
-	for i := range keys {
-		key := fmt.Sprintf("f/lease/%s/%d", strings.Repeat("x", 200), i)
-		want[fmt.Sprintf("PUT %s@%d", key, attached-int64(keys/100)+1+int64(i/100))] = true
-		want[fmt.Sprintf("DELETE %s@%d", key, attached+1)] = true
+	answered := s.revoke(l)
+	// With several shards the answer may name another revision than that of the end.
+	ended := s.c.Watch(s.bound(), "f/lease/", clientv3.WithPrefix(), clientv3.WithRev(attached+1), clientv3.WithFragment())
+	end := (<-ended).Events[0].Kv.ModRevision
+	if !follows(end, attached) || answered != end && !fourShards() {
+		t.Fatalf("revoked at %d, answered %d, want the one after %d", end, answered, attached)
 	}
-	if rev := s.revoke(l); rev != attached+1 {
-		t.Fatalf("revoked at %d, want %d", rev, attached+1)
+	for i := range keys {
+		want[fmt.Sprintf("DELETE f/lease/%s/%d@%d", strings.Repeat("x", 200), i, end)] = true
 	}
 
 	w := openWatch(t, pb.NewWatchClient(conn))
@@ -280,12 +291,12 @@ func TestFragmentedAnswers(t *testing.T) {
 		if r.Events[0].Kv.ModRevision <= rev {
 			t.Fatalf("revision %d was shown in two answers", rev)
 		}
-		if rev = r.Events[len(r.Events)-1].Kv.ModRevision; rev == attached+1 {
+		if rev = r.Events[len(r.Events)-1].Kv.ModRevision; rev == end {
 			break
 		}
 	}
-	if rev != attached+1 {
-		t.Errorf("clientv3 ended at %d, want %d", rev, attached+1)
+	if rev != end {
+		t.Errorf("clientv3 ended at %d, want %d", rev, end)
 	}
 }
 

@@ -68,6 +68,9 @@ func TestCasesTable(t *testing.T) {
 		if len(refs) != strings.Count(test, "`")/2 {
 			t.Errorf("%s: %s is not a list of tests", id, test)
 		}
+		if strings.Contains(shards, "4") != strings.Contains(test, "`e2e.Test") && !strings.HasPrefix(test, "waits for ") {
+			t.Errorf("%s: %s shards, although end-to-end tests run with 1 and 4", id, shards)
+		}
 		waits := strings.HasPrefix(test, "waits for ")
 		switch {
 		case waits != (shards == "-"):

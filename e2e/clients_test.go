@@ -25,7 +25,6 @@ import (
 
 // The packages of etcd's Go client that build on its API do their work.
 func TestGoClients(t *testing.T) {
-	p := newProcess(t)
 	for _, client := range []struct {
 		name string
 		run  func(*testing.T, *process, *clientv3.Client)
@@ -40,6 +39,7 @@ func TestGoClients(t *testing.T) {
 		{"proxy", proxyServes},
 	} {
 		t.Run(client.name, func(t *testing.T) {
+			p := newProcess(t)
 			c := p.client()
 			defer c.Close()
 			client.run(t, p, c)

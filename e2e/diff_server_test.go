@@ -137,7 +137,7 @@ func startShards(t *testing.T, l *layout, seed uint64, flags ...string) *server 
 	if len(l.splits) == 0 {
 		return startLatchkey(t, flags...)
 	}
-	s := startLatchkey(t, append([]string{"--initial-splits", l.flag()}, flags...)...)
+	s := startLatchkey(t, append([]string{splitsFlag, l.flag()}, flags...)...)
 	s.order = newOrder(l, seed, 1, 1)
 	return s
 }

