@@ -40,6 +40,7 @@ type Cluster struct {
 	self    uint64
 	// members maps the system shard's replicas to nodes.
 	members map[uint64]uint64
+	remote  func() Leader
 	timeout time.Duration
 }
 
@@ -55,6 +56,9 @@ type Config struct {
 	// Targets their NodeHostIDs.
 	Members map[uint64]uint64
 	Targets map[uint64]string
+	// Remote returns the leader on another node as far as this one knows, nil if it is
+	// unknown or here; may itself be nil where there are no others.
+	Remote func() Leader
 	// Timeout bounds calls that go through the system shard.
 	Timeout time.Duration
 }
@@ -63,7 +67,7 @@ type Config struct {
 func Start(c Config) (*Cluster, error) {
 	cluster := &Cluster{
 		machine: c.Machine, counter: &counter{machine: c.Machine}, raising: make(chan struct{}, 1),
-		self: c.Self, members: c.Members, timeout: c.Timeout,
+		self: c.Self, members: c.Members, remote: c.Remote, timeout: c.Timeout,
 	}
 	_, err := c.Host.Start(shard.ReplicaConfig{
 		ShardID: SystemShard, ReplicaID: c.ReplicaID, Members: c.Targets, Machine: c.Machine, Leads: cluster.counter,
@@ -95,21 +99,46 @@ func (c *Cluster) Bootstrap(ctx context.Context, self NodeRecord, nodes []NodeRe
 	if made := c.State().Cluster.Splits; len(splits) > 0 && !slices.EqualFunc(made, splits, bytes.Equal) {
 		return nil, fmt.Errorf("%w: made with %q, started with %q", ErrSplits, made, splits)
 	}
-	if !sameNode(c.State().Nodes[self.ID], self) {
-		if _, err := c.propose(ctx, kindNode, self); err != nil {
-			return nil, fmt.Errorf("announce node: %w", err)
-		}
+	if err := c.announce(ctx, self); err != nil {
+		return nil, err
 	}
 	return c.State(), nil
 }
 
-func sameNode(a, b NodeRecord) bool {
-	return a.ID == b.ID && a.Name == b.Name && slices.Equal(a.PeerURLs, b.PeerURLs) && slices.Equal(a.ClientURLs, b.ClientURLs)
+// announce makes the system shard say of this node what self says.
+func (c *Cluster) announce(ctx context.Context, self NodeRecord) error {
+	known, ok := c.State().Nodes[self.ID]
+	switch {
+	case !ok:
+		return fmt.Errorf("%w: %x", ErrNotMember, self.ID)
+	case known.Instance != "" && known.Instance != self.Instance:
+		return ErrInstance
+	case sameNode(known, self):
+		return nil
+	}
+	if _, err := c.propose(ctx, kindNode, self); err != nil {
+		return fmt.Errorf("announce node: %w", err)
+	}
+	if c.State().Nodes[self.ID].Instance != self.Instance {
+		return ErrInstance
+	}
+	return nil
 }
 
-// ErrSplits is returned for a node whose cluster was made with other splits than it
-// is started with.
-var ErrSplits = errors.New("placement: the cluster was made with other splits")
+func sameNode(a, b NodeRecord) bool {
+	return a.ID == b.ID && a.Name == b.Name && a.Instance == b.Instance &&
+		slices.Equal(a.PeerURLs, b.PeerURLs) && slices.Equal(a.ClientURLs, b.ClientURLs)
+}
+
+var (
+	// ErrSplits is returned for a node whose cluster was made with other splits than it
+	// is started with.
+	ErrSplits = errors.New("placement: the cluster was made with other splits")
+	// ErrInstance is returned for a node that was a member with another data directory.
+	ErrInstance = errors.New("placement: the node was a member with another data directory")
+	// ErrNotMember is returned for a node that the cluster does not know.
+	ErrNotMember = errors.New("placement: the node is no member of the cluster")
+)
 
 // newBootstrap describes a cluster of one data shard more than there are splits,
 // with a replica of each on every node. Several shards are born into an order.
@@ -177,7 +206,10 @@ func (c *Cluster) MemberID() uint64 { return c.self }
 func (c *Cluster) Term() uint64 { return c.replica.Leader().Term }
 
 // Leader returns the node that leads the system shard, 0 while there is none.
-func (c *Cluster) Leader() uint64 { return c.members[c.replica.Leader().ReplicaID] }
+func (c *Cluster) Leader() uint64 { return c.NodeOf(c.replica.Leader().ReplicaID) }
+
+// NodeOf returns the node that a replica of the system shard is on, 0 for none.
+func (c *Cluster) NodeOf(replicaID uint64) uint64 { return c.members[replicaID] }
 
 // Members lists the nodes. A linearizable list is the leader's.
 func (c *Cluster) Members(ctx context.Context, linearizable bool) ([]*pb.Member, error) {
@@ -275,20 +307,15 @@ func encode(command any) ([]byte, error) {
 // send puts a command through the system shard and returns its result. It is sent
 // again while it certainly has not applied.
 func (c *Cluster) send(ctx context.Context, k kind, payload []byte) (result any, err error) {
-	err = c.retry(ctx, func(ctx context.Context) error {
-		result, err = c.replica.Propose(ctx, shard.Kind(k), payload)
-		return err
+	err = c.retry(ctx, func(ctx context.Context, l Leader) (index uint64, err error) {
+		result, index, err = l.Propose(ctx, shard.Kind(k), payload)
+		return index, err
 	})
 	return result, err
 }
 
-// confirmed returns once this node has proved that it leads the system shard.
-func (c *Cluster) confirmed(ctx context.Context) error { return c.retry(ctx, c.replica.Confirm) }
-
-// retry calls fn until it does something else than not apply, for the time that
-// a call may take.
-func (c *Cluster) retry(ctx context.Context, fn func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, shard.ErrTimeout)
-	defer cancel()
-	return c.replica.AtLeader(ctx, fn)
+// confirmed returns once this node has applied everything that was acknowledged before
+// the call.
+func (c *Cluster) confirmed(ctx context.Context) error {
+	return c.retry(ctx, func(ctx context.Context, l Leader) (uint64, error) { return l.Confirm(ctx) })
 }

@@ -227,10 +227,11 @@ func (r *run) bootstrap(p bootstrap) bool {
 	return true
 }
 
-// node takes over what a node says of itself; it reports whether the node is
-// known.
+// node takes over what a node says of itself; it reports whether the node is known, and
+// known with that data directory.
 func (r *run) node(p NodeRecord) bool {
-	if _, ok := r.current().Nodes[p.ID]; !ok {
+	known, ok := r.current().Nodes[p.ID]
+	if !ok || known.Instance != "" && known.Instance != p.Instance {
 		return false
 	}
 	r.change().Nodes[p.ID] = p

@@ -100,8 +100,17 @@ var errNoOrder = fmt.Errorf("%w: the cluster has no order of revisions", shard.E
 
 var _ shard.Oracle = (*Cluster)(nil)
 
-// Ask asks the oracle, which must be this node, once. See shard.Oracle.
+// Ask asks the oracle once, on whichever node it is. See shard.Oracle.
 func (c *Cluster) Ask(ctx context.Context, count int) (shard.Block, error) {
+	l := c.leader()
+	if l == nil {
+		return shard.Block{}, shard.ErrNotLeader
+	}
+	return l.Ask(ctx, count)
+}
+
+// askHere asks the oracle, which must be this node, once.
+func (c *Cluster) askHere(ctx context.Context, count int) (shard.Block, error) {
 	for {
 		b, term, limit, err := c.counter.allot(int64(count))
 		if err != nil {
@@ -125,8 +134,8 @@ func (c *Cluster) Ask(ctx context.Context, count int) (shard.Block, error) {
 
 // Newest asks the oracle for the newest number, again while it can't be reached.
 func (c *Cluster) Newest(ctx context.Context) (b shard.Block, err error) {
-	err = c.replica.AtLeader(ctx, func(ctx context.Context) error {
-		b, err = c.Ask(ctx, 0)
+	err = c.again(ctx, func(ctx context.Context, l Leader) error {
+		b, err = l.Ask(ctx, 0)
 		return err
 	})
 	return b, err
@@ -152,14 +161,14 @@ func (c *Cluster) raise(ctx context.Context, limit int64) error {
 	return err
 }
 
-// errTooOld is what a compaction hears that is not above the last.
-var errTooOld = errors.New("placement: the revision has been compacted already")
+// ErrTooOld is what a compaction hears that is not above the last.
+var ErrTooOld = errors.New("placement: the revision has been compacted already")
 
 // Compact makes rev the compaction revision and reports whether it was above the
 // last one. The caller has seen to it that rev was handed out.
 func (c *Cluster) Compact(ctx context.Context, rev int64) (bool, error) {
 	_, err := c.propose(ctx, kindCompact, compactCommand{Rev: rev})
-	if errors.Is(err, errTooOld) {
+	if errors.Is(err, ErrTooOld) {
 		return false, nil
 	}
 	return err == nil, err
@@ -201,7 +210,7 @@ func (r *run) limit(p limitCommand) {
 // compact raises the compaction revision, or says that it is as high already.
 func (r *run) compact(p compactCommand) error {
 	if p.Rev <= r.current().Order.Compacted {
-		return errTooOld
+		return ErrTooOld
 	}
 	s := r.change()
 	s.Order.Compacted = p.Rev

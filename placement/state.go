@@ -52,6 +52,9 @@ type NodeRecord struct {
 	Name       string   `json:"name"`
 	PeerURLs   []string `json:"peer_urls"`
 	ClientURLs []string `json:"client_urls"`
+	// Instance is that of the node's data directory, empty until the node has announced
+	// itself. It never changes then.
+	Instance string `json:"instance,omitempty"`
 }
 
 // ShardRecord is one data shard.

@@ -27,7 +27,7 @@ var allowed = map[string][]string{
 
 	"internal/node": {
 		"api", "auth", "lock", "router", "placement", "shard", "mvcc", "lease", "internal/config", "internal/compactor",
-		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/peer",
+		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/peer", "internal/remote",
 	},
 
 	"api":       {"auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys"},
@@ -47,7 +47,7 @@ var allowed = map[string][]string{
 	"internal/keys":      {"internal/invariant"},
 	"internal/lint":      {},
 	"internal/peer":      {"internal/invariant", "internal/keys"},
-	"internal/remote":    {"internal/invariant", "internal/keys", "internal/peer", "lease", "mvcc", "placement", "router", "shard"},
+	"internal/remote":    {"auth", "internal/invariant", "internal/keys", "internal/peer", "lease", "mvcc", "placement", "router", "shard"},
 	"internal/sim":       {},
 	"internal/walcheck":  {"internal/invariant"},
 }

@@ -3,13 +3,11 @@ package remote
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
-	"github.com/latchkey-db/latchkey/internal/peer"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
@@ -30,11 +28,6 @@ const (
 	methodRegister   byte = 24
 	methodDrop       byte = 25
 )
-
-// Mesh hands requests to other nodes. Errors are those of peer.Mesh.
-type Mesh interface {
-	Call(ctx context.Context, node uint64, request []byte) (answer []byte, err error)
-}
 
 // Leaders finds the leaders of data shards on other nodes.
 type Leaders struct {
@@ -63,49 +56,22 @@ func (l *Leaders) Leader(shardID uint64) router.Leader {
 	if node == 0 {
 		return nil
 	}
-	return &leader{mesh: l.Mesh, d: d, node: node, over: over}
+	return &leader{road: road{mesh: l.Mesh, node: node, over: over}, d: d}
 }
 
 // leader is one shard's leader on another node.
 type leader struct {
-	mesh Mesh
-	d    *shard.Data
-	node uint64
-	// over ends when this node's replica hears of another leader or none.
-	over context.Context //nolint:containedctx // lives as long as the term is thought to
+	road
+	d *shard.Data
 }
 
-// call makes one call. One that may be repeated is given up when the term is over,
-// since a node that stands still answers nothing.
+// call makes one call of a method of the shard.
 func (l *leader) call(ctx context.Context, repeatable bool, method byte, args func(dst []byte) []byte) (reader, error) {
 	request := binary.AppendUvarint([]byte{method}, l.d.Replica().ShardID())
 	if args != nil {
 		request = args(request)
 	}
-	if repeatable {
-		var cancel context.CancelCauseFunc
-		ctx, cancel = context.WithCancelCause(ctx)
-		defer cancel(nil)
-		stop := context.AfterFunc(l.over, func() { cancel(shard.ErrNotLeader) })
-		defer stop()
-	}
-	answer, err := l.mesh.Call(ctx, l.node, request)
-	switch {
-	case errors.Is(err, peer.ErrUnsent), errors.Is(err, peer.ErrLost) && repeatable:
-		return reader{}, shard.ErrNotLeader
-	case errors.Is(err, peer.ErrLost):
-		return reader{}, shard.ErrTimeout
-	case err != nil:
-		return reader{}, err
-	}
-	result, err := open(answer)
-	if errors.Is(err, shard.ErrStopped) || errors.Is(err, shard.ErrTimeout) {
-		err = shard.ErrTimeout
-		if repeatable {
-			err = shard.ErrNotLeader
-		}
-	}
-	return reader{rest: result}, err
+	return l.carry(ctx, repeatable, request)
 }
 
 // Write puts a request through the leader's log.

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
@@ -33,6 +35,26 @@ var known = []struct {
 	{10, lease.ErrExists},
 	{11, lease.ErrEnding},
 	{12, mvcc.ErrLeaseNotFound},
+	{32, placement.ErrTooOld},
+	{64, auth.ErrRootUserNotExist},
+	{65, auth.ErrRootRoleNotExist},
+	{66, auth.ErrUserAlreadyExist},
+	{67, auth.ErrUserEmpty},
+	{68, auth.ErrUserNotFound},
+	{69, auth.ErrRoleAlreadyExist},
+	{70, auth.ErrRoleNotFound},
+	{71, auth.ErrRoleEmpty},
+	{72, auth.ErrPermissionNotGiven},
+	{73, auth.ErrPermissionDenied},
+	{74, auth.ErrRoleNotGranted},
+	{75, auth.ErrPermissionNotGranted},
+	{76, auth.ErrFailed},
+	{77, auth.ErrNoPasswordUser},
+	{78, auth.ErrNotEnabled},
+	{79, auth.ErrOldRevision},
+	{80, auth.ErrInvalidToken},
+	{81, auth.ErrInvalidManagement},
+	{82, auth.ErrVerifyOnly},
 }
 
 // failedAnswer returns the answer of a call that failed.

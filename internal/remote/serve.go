@@ -6,11 +6,14 @@ import (
 	"fmt"
 
 	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
 // Server answers the calls of other nodes for the shards of this one.
 type Server struct {
+	// System is this node's replica of the system shard; nil until there is one.
+	System placement.Leader
 	// Shards are this node's replicas of the data shards by id.
 	Shards map[uint64]*shard.Data
 }
@@ -21,25 +24,33 @@ func (s *Server) Handle(ctx context.Context, request []byte) (answer []byte) {
 		return failedAnswer(errMalformed)
 	}
 	r := reader{rest: request[1:]}
-	answer, err := s.data(ctx, request[0], &r)
+	serve := s.data
+	if request[0] < firstDataMethod {
+		serve = s.system
+	}
+	answer, err := serve(ctx, request[0], &r)
 	if err != nil {
 		return failedAnswer(err)
 	}
 	return answer
 }
 
-// Describe returns the name of a request's method, and the id of the data shard that it
-// is for.
+// Describe returns the name of a request's method, and the id of the shard that it is
+// for.
 func Describe(request []byte) (name string, shardID uint64) {
 	if len(request) == 0 {
 		return "", 0
+	}
+	if request[0] < firstDataMethod {
+		return methodNames[request[0]], placement.SystemShard
 	}
 	r := reader{rest: request[1:]}
 	return methodNames[request[0]], r.uvarint()
 }
 
-// methodNames are those of the methods of data shards.
+// methodNames are those of all methods.
 var methodNames = map[byte]string{
+	methodSystemPropose: "Propose", methodSystemConfirm: "Confirm", methodAsk: "Ask",
 	methodCarry: "Write", methodConfirm: "Confirm", methodPromise: "Promise", methodRaise: "Raise", methodSweepTo: "SweepTo",
 	methodRenew: "Renew", methodTimeToLive: "TimeToLive", methodAwaitEnded: "AwaitEnded", methodRegister: "Register", methodDrop: "Drop",
 }

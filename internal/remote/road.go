@@ -1,0 +1,51 @@
+package remote
+
+import (
+	"context"
+	"errors"
+
+	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Mesh hands requests to other nodes. Errors are those of peer.Mesh.
+type Mesh interface {
+	Call(ctx context.Context, node uint64, request []byte) (answer []byte, err error)
+}
+
+// road is the way to a shard's leader on another node.
+type road struct {
+	mesh Mesh
+	node uint64
+	// over ends when this node's replica hears of another leader or none.
+	over context.Context //nolint:containedctx // lives as long as the term is thought to
+}
+
+// carry makes one call. One that may be repeated is given up when the term is over,
+// since a node that stands still answers nothing.
+func (l *road) carry(ctx context.Context, repeatable bool, request []byte) (reader, error) {
+	if repeatable {
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(ctx)
+		defer cancel(nil)
+		stop := context.AfterFunc(l.over, func() { cancel(shard.ErrNotLeader) })
+		defer stop()
+	}
+	answer, err := l.mesh.Call(ctx, l.node, request)
+	switch {
+	case errors.Is(err, peer.ErrUnsent), errors.Is(err, peer.ErrLost) && repeatable:
+		return reader{}, shard.ErrNotLeader
+	case errors.Is(err, peer.ErrLost):
+		return reader{}, shard.ErrTimeout
+	case err != nil:
+		return reader{}, err
+	}
+	result, err := open(answer)
+	if errors.Is(err, shard.ErrStopped) || errors.Is(err, shard.ErrTimeout) {
+		err = shard.ErrTimeout
+		if repeatable {
+			err = shard.ErrNotLeader
+		}
+	}
+	return reader{rest: result}, err
+}

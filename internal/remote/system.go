@@ -1,0 +1,145 @@
+package remote
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// The methods of the system shard; those of data shards begin at 16. The numbers are
+// spoken between versions, so that they never change.
+const (
+	methodSystemPropose byte = 1
+	methodSystemConfirm byte = 2
+	methodAsk           byte = 3
+
+	firstDataMethod byte = 16
+)
+
+// What the result of a command of the system shard is.
+const (
+	resultNone  uint64 = 0
+	resultFalse uint64 = 1
+	resultTrue  uint64 = 2
+	resultText  uint64 = 3
+)
+
+// SystemLeader returns the leader of the system shard on another node as this node's
+// replica knows it, nil if there is none.
+func SystemLeader(mesh Mesh, c *placement.Cluster) placement.Leader {
+	known, over := c.Replica().LeaderUntil()
+	node := c.NodeOf(known.ReplicaID)
+	if node == 0 || node == c.MemberID() {
+		return nil
+	}
+	return &systemLeader{road{mesh: mesh, node: node, over: over}}
+}
+
+// systemLeader is the system shard's leader on another node.
+type systemLeader struct{ road }
+
+var _ placement.Leader = (*systemLeader)(nil)
+
+// Propose puts a command through the leader's log.
+func (l *systemLeader) Propose(ctx context.Context, kind shard.Kind, payload []byte) (result any, index uint64, err error) {
+	request := append([]byte{methodSystemPropose, byte(kind)}, payload...)
+	r, err := l.carry(ctx, false, request)
+	if err != nil {
+		return nil, 0, err
+	}
+	index = r.uvarint()
+	result = cutResult(&r)
+	return result, index, r.done()
+}
+
+// Confirm proves that the leader leads.
+func (l *systemLeader) Confirm(ctx context.Context) (index uint64, err error) {
+	r, err := l.carry(ctx, true, []byte{methodSystemConfirm})
+	if err != nil {
+		return 0, err
+	}
+	index = r.uvarint()
+	return index, r.done()
+}
+
+// Ask asks the oracle.
+func (l *systemLeader) Ask(ctx context.Context, count int) (b shard.Block, err error) {
+	r, err := l.carry(ctx, true, binary.AppendUvarint([]byte{methodAsk}, uint64(count)))
+	if err != nil {
+		return b, err
+	}
+	b.First, b.Newest, b.Compacted = r.varint(), r.varint(), r.varint()
+	return b, r.done()
+}
+
+// maxAsked bounds the numbers that one question may ask for.
+const maxAsked = 1 << 20
+
+// system answers a call for the system shard.
+func (s *Server) system(ctx context.Context, method byte, r *reader) ([]byte, error) {
+	if s.System == nil {
+		return nil, shard.ErrNotLeader
+	}
+	dst := []byte{codeOK}
+	switch method {
+	case methodSystemPropose:
+		if len(r.rest) == 0 {
+			return nil, errMalformed
+		}
+		result, index, err := s.System.Propose(ctx, shard.Kind(r.rest[0]), r.rest[1:])
+		if err != nil {
+			return nil, err
+		}
+		return appendResult(binary.AppendUvarint(dst, index), result)
+	case methodSystemConfirm:
+		if err := r.done(); err != nil {
+			return nil, err
+		}
+		return indexed(s.System.Confirm)(ctx, dst)
+	case methodAsk:
+		count := r.uvarint()
+		if err := r.done(); err != nil || count > maxAsked {
+			return nil, errMalformed
+		}
+		b, err := s.System.Ask(ctx, int(count))
+		if err != nil {
+			return nil, err
+		}
+		return binary.AppendVarint(binary.AppendVarint(binary.AppendVarint(dst, b.First), b.Newest), b.Compacted), nil
+	}
+	return nil, fmt.Errorf("%w: method %d", errMalformed, method)
+}
+
+// appendResult writes the result of a command, which is a bool, a text or nothing.
+func appendResult(dst []byte, result any) ([]byte, error) {
+	switch v := result.(type) {
+	case nil:
+		return binary.AppendUvarint(dst, resultNone), nil
+	case bool:
+		if v {
+			return binary.AppendUvarint(dst, resultTrue), nil
+		}
+		return binary.AppendUvarint(dst, resultFalse), nil
+	case string:
+		return appendBytes(binary.AppendUvarint(dst, resultText), []byte(v)), nil
+	}
+	return nil, fmt.Errorf("%w: a result of type %T", errMalformed, result)
+}
+
+func cutResult(r *reader) any {
+	switch r.uvarint() {
+	case resultNone:
+		return nil
+	case resultFalse:
+		return false
+	case resultTrue:
+		return true
+	case resultText:
+		return string(r.bytes())
+	}
+	r.bad = true
+	return nil
+}

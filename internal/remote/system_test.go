@@ -1,0 +1,126 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// oneLeader answers every call with the same.
+type oneLeader struct {
+	result any
+	index  uint64
+	block  shard.Block
+	err    error
+	// heard is what was asked.
+	heard string
+}
+
+func (l *oneLeader) Propose(_ context.Context, kind shard.Kind, payload []byte) (any, uint64, error) {
+	l.heard = fmt.Sprintf("propose %d %s", kind, payload)
+	return l.result, l.index, l.err
+}
+
+func (l *oneLeader) Confirm(context.Context) (uint64, error) {
+	l.heard = "confirm"
+	return l.index, l.err
+}
+
+func (l *oneLeader) Ask(_ context.Context, count int) (shard.Block, error) {
+	l.heard = fmt.Sprintf("ask %d", count)
+	return l.block, l.err
+}
+
+// direct is a mesh to one server; err, unless nil, comes instead of an answer.
+type direct struct {
+	server *Server
+	err    error
+}
+
+func (d *direct) Call(ctx context.Context, _ uint64, request []byte) ([]byte, error) {
+	if d.err != nil {
+		return nil, d.err
+	}
+	return d.server.Handle(ctx, request), nil
+}
+
+func systemAt(t *testing.T, l placement.Leader) (*systemLeader, *direct) {
+	t.Helper()
+	d := &direct{server: &Server{System: l}}
+	return &systemLeader{road{mesh: d, node: 2, over: t.Context()}}, d
+}
+
+func TestSystemCallsTravel(t *testing.T) {
+	for _, result := range []any{nil, true, false, "", "a.token"} {
+		there := &oneLeader{result: result, index: 1 << 40}
+		l, _ := systemAt(t, there)
+		got, index, err := l.Propose(t.Context(), 7, []byte("payload"))
+		if got != result || index != 1<<40 || err != nil || there.heard != "propose 7 payload" {
+			t.Errorf("%v came as %v at %d, %v; asked %q", result, got, index, err, there.heard)
+		}
+	}
+	there := &oneLeader{index: 9, block: shard.Block{First: 5, Newest: 7, Compacted: -1}}
+	l, _ := systemAt(t, there)
+	if index, err := l.Confirm(t.Context()); index != 9 || err != nil || there.heard != "confirm" {
+		t.Errorf("confirmed at %d, %v", index, err)
+	}
+	if b, err := l.Ask(t.Context(), 3); b != there.block || err != nil || there.heard != "ask 3" {
+		t.Errorf("numbers %+v, %v; asked %q", b, err, there.heard)
+	}
+}
+
+func TestSystemErrorsTravel(t *testing.T) {
+	for _, tc := range []struct {
+		there, lost         error
+		proposed, confirmed error
+	}{
+		{there: shard.ErrNotLeader, proposed: shard.ErrNotLeader, confirmed: shard.ErrNotLeader},
+		{there: fmt.Errorf("%w: no order", shard.ErrNotApplied), proposed: shard.ErrNotApplied, confirmed: shard.ErrNotApplied},
+		{there: shard.ErrTooManyRequests, proposed: shard.ErrTooManyRequests, confirmed: shard.ErrTooManyRequests},
+		{there: auth.ErrUserNotFound, proposed: auth.ErrUserNotFound, confirmed: auth.ErrUserNotFound},
+		{there: placement.ErrTooOld, proposed: placement.ErrTooOld, confirmed: placement.ErrTooOld},
+		{there: shard.ErrStopped, proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
+		{lost: peer.ErrUnsent, proposed: shard.ErrNotLeader, confirmed: shard.ErrNotLeader},
+		{lost: peer.ErrLost, proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
+	} {
+		l, d := systemAt(t, &oneLeader{err: tc.there})
+		d.err = tc.lost
+		if _, _, err := l.Propose(t.Context(), 1, nil); !errors.Is(err, tc.proposed) {
+			t.Errorf("%v, %v: proposed: %v", tc.there, tc.lost, err)
+		}
+		if _, err := l.Confirm(t.Context()); !errors.Is(err, tc.confirmed) {
+			t.Errorf("%v, %v: confirmed: %v", tc.there, tc.lost, err)
+		}
+		if _, err := l.Ask(t.Context(), 1); !errors.Is(err, tc.confirmed) {
+			t.Errorf("%v, %v: asked: %v", tc.there, tc.lost, err)
+		}
+	}
+	l, _ := systemAt(t, nil)
+	if _, err := l.Confirm(t.Context()); !errors.Is(err, shard.ErrNotLeader) {
+		t.Errorf("confirmed where nothing is yet: %v", err)
+	}
+}
+
+// A question that may be repeated ends with the term that it was put in.
+func TestSystemCallsEndWithTheTerm(t *testing.T) {
+	over, end := context.WithCancel(t.Context())
+	l := &systemLeader{road{mesh: silent{}, node: 2, over: over}}
+	end()
+	if _, err := l.Confirm(t.Context()); !errors.Is(err, shard.ErrNotLeader) {
+		t.Errorf("confirmed by a node that says nothing: %v", err)
+	}
+}
+
+// silent is a mesh that carries nothing.
+type silent struct{}
+
+func (silent) Call(ctx context.Context, _ uint64, _ []byte) ([]byte, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}

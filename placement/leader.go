@@ -1,0 +1,94 @@
+package placement
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Leader is what only the leader of the system shard can answer. A call is made once;
+// one that finds no leader, or that certainly did nothing, returns shard.ErrNotLeader or
+// shard.ErrNotApplied.
+type Leader interface {
+	// Propose puts a command through the log. A replica that has applied the entry at
+	// index has applied the command.
+	Propose(ctx context.Context, kind shard.Kind, payload []byte) (result any, index uint64, err error)
+	// Confirm proves that the leader leads. A replica that has applied the entry at index
+	// holds all that was acknowledged before the call.
+	Confirm(ctx context.Context) (index uint64, err error)
+	// Ask asks the oracle for numbers. See shard.Oracle.
+	Ask(ctx context.Context, count int) (shard.Block, error)
+}
+
+// Here returns this node's replica of the system shard as a leader, which it may not be.
+func (c *Cluster) Here() Leader { return here{c} }
+
+// here is the leader as long as it is this node.
+type here struct{ c *Cluster }
+
+// Propose puts a command through the log.
+func (h here) Propose(ctx context.Context, kind shard.Kind, payload []byte) (result any, index uint64, err error) {
+	result, err = h.c.replica.Propose(ctx, kind, payload)
+	return result, h.c.replica.Applied(), err
+}
+
+// Confirm proves that this node leads.
+func (h here) Confirm(ctx context.Context) (index uint64, err error) {
+	err = h.c.replica.Confirm(ctx)
+	return h.c.replica.Applied(), err
+}
+
+// Ask asks the oracle of this node.
+func (h here) Ask(ctx context.Context, count int) (shard.Block, error) {
+	return h.c.askHere(ctx, count)
+}
+
+// leader returns the leader that this node knows, nil if there is none.
+func (c *Cluster) leader() Leader {
+	if c.replica.Serving() != 0 || c.remote == nil {
+		return here{c}
+	}
+	return c.remote()
+}
+
+// leaderPause lies between two attempts of a call that certainly did nothing.
+const leaderPause = 2 * time.Millisecond
+
+// again calls fn with the leader, again while it certainly did nothing, for as long as
+// ctx lasts.
+func (c *Cluster) again(ctx context.Context, fn func(context.Context, Leader) error) error {
+	for {
+		err := shard.ErrNotLeader
+		if l := c.leader(); l != nil {
+			err = fn(ctx, l)
+		}
+		if !errors.Is(err, shard.ErrNotLeader) && !errors.Is(err, shard.ErrNotApplied) {
+			return err
+		}
+		pause := time.NewTimer(leaderPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// retry is again for the time that a call may take. When it returns without an error
+// this node has applied the entry at the index that fn returned.
+func (c *Cluster) retry(ctx context.Context, fn func(context.Context, Leader) (index uint64, err error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, shard.ErrTimeout)
+	defer cancel()
+	var index uint64
+	err := c.again(ctx, func(ctx context.Context, l Leader) (err error) {
+		index, err = fn(ctx, l)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.replica.AwaitApplied(ctx, index)
+}
