@@ -23,7 +23,9 @@ var allowed = map[string][]string{
 	"cmd/latchkey": {"internal/config", "internal/datadir", "internal/node"},
 	"bench":        {"internal/etcdlog", "internal/invariant"},
 	"bench/rounds": {},
-	"e2e":          {"internal/etcdlog", "internal/invariant", "internal/node", "internal/config"},
+	"e2e/faults":   {"internal/etcdlog"},
+	"e2e/soak":     {"e2e/faults"},
+	"e2e":          {"e2e/faults", "internal/etcdlog", "internal/invariant", "internal/node", "internal/config"},
 
 	"internal/node": {
 		"api", "auth", "lock", "router", "placement", "shard", "mvcc", "lease", "internal/config", "internal/compactor",

@@ -1,0 +1,106 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// Network is a bridge with a network namespace for each node, made and removed by the
+// program that uses it, which must be root. Links between nodes can be cut, in one
+// direction or both; what was connected stays so and hears nothing.
+type Network struct {
+	bridge     string
+	subnet     string
+	namespaces []string
+	cuts       map[[2]int]bool
+}
+
+// NewNetwork makes a network for some nodes. number tells it from others on the machine,
+// from 0 to 200.
+func NewNetwork(nodes, number int) (n *Network, err error) {
+	tag := fmt.Sprintf("lk%d-%d", os.Getpid()%100_000, number)
+	n = &Network{bridge: tag, subnet: fmt.Sprintf("10.%d.%d", 50+number, os.Getpid()%250), cuts: make(map[[2]int]bool)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+		}
+	}()
+	if err := ip("link", "add", n.bridge, "type", "bridge"); err != nil {
+		return n, err
+	}
+	if err := errors.Join(ip("addr", "add", n.subnet+".254/24", "dev", n.bridge), ip("link", "set", n.bridge, "up")); err != nil {
+		return n, err
+	}
+	for i := range nodes {
+		ns := fmt.Sprintf("%s-n%d", tag, i+1)
+		if err := ip("netns", "add", ns); err != nil {
+			return n, err
+		}
+		n.namespaces = append(n.namespaces, ns)
+		outer := fmt.Sprintf("%sv%d", tag, i+1)
+		err := errors.Join(
+			ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", ns),
+			ip("link", "set", outer, "master", n.bridge, "up"),
+			ip("-n", ns, "addr", "add", n.addr(i)+"/24", "dev", "eth0"),
+			ip("-n", ns, "link", "set", "eth0", "up"),
+			ip("-n", ns, "link", "set", "lo", "up"),
+		)
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// addr returns the address of a node, which count from 0.
+func (n *Network) addr(i int) string { return fmt.Sprintf("%s.%d", n.subnet, i+1) }
+
+func ip(args ...string) error {
+	out, err := exec.Command("ip", args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// Cut drops what a node sends to another.
+func (n *Network) Cut(from, to int) error {
+	if n.cuts[[2]int{from, to}] {
+		return nil
+	}
+	n.cuts[[2]int{from, to}] = true
+	return ip("-n", n.namespaces[from], "route", "add", "blackhole", n.addr(to)+"/32")
+}
+
+// Isolate cuts a node off from all others, which clients can still reach.
+func (n *Network) Isolate(node int) error {
+	var errs []error
+	for other := range n.namespaces {
+		if other != node {
+			errs = append(errs, n.Cut(node, other), n.Cut(other, node))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Heal mends all links.
+func (n *Network) Heal() error {
+	var errs []error
+	for link := range n.cuts {
+		errs = append(errs, ip("-n", n.namespaces[link[0]], "route", "del", "blackhole", n.addr(link[1])+"/32"))
+	}
+	clear(n.cuts)
+	return errors.Join(errs...)
+}
+
+// Close removes the network.
+func (n *Network) Close() error {
+	var errs []error
+	for _, ns := range n.namespaces {
+		errs = append(errs, ip("netns", "del", ns))
+	}
+	return errors.Join(append(errs, ip("link", "del", n.bridge))...)
+}
