@@ -96,11 +96,13 @@ func (c *Cluster) Bootstrap(ctx context.Context, self NodeRecord, nodes []NodeRe
 			return nil, fmt.Errorf("bootstrap cluster: %w", err)
 		}
 	}
-	if made := c.State().Cluster.Splits; len(splits) > 0 && !slices.EqualFunc(made, splits, bytes.Equal) {
-		return nil, fmt.Errorf("%w: made with %q, started with %q", ErrSplits, made, splits)
-	}
+	// The node is announced before anything can send it away: it takes part in Raft
+	// already, and must not come back without its data directory.
 	if err := c.announce(ctx, self); err != nil {
 		return nil, err
+	}
+	if made := c.State().Cluster.Splits; len(splits) > 0 && !slices.EqualFunc(made, splits, bytes.Equal) {
+		return nil, fmt.Errorf("%w: made with %q, started with %q", ErrSplits, made, splits)
 	}
 	return c.State(), nil
 }

@@ -59,7 +59,7 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 func fail(stderr io.Writer, err error) int {
 	_, _ = fmt.Fprintf(stderr, "latchkey: %v\n", err)
 	var usage *config.UsageError
-	if errors.As(err, &usage) || errors.Is(err, node.ErrListen) || errors.Is(err, datadir.ErrLogShards) {
+	if errors.As(err, &usage) || errors.Is(err, node.ErrListen) || errors.Is(err, datadir.ErrLogShards) || errors.Is(err, datadir.ErrNew) {
 		return exitUsage
 	}
 	return exitFailed
@@ -80,8 +80,11 @@ func serve(c *config.Config, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	n, err := node.Start(node.Options{Config: c, Log: log})
-	if err != nil {
+	n, err := node.Start(node.Options{Config: c, Log: log, Stop: ctx.Done()})
+	switch {
+	case errors.Is(err, node.ErrStopped):
+		return 0
+	case err != nil:
 		return fail(stderr, err)
 	}
 	for _, a := range n.Addrs() {

@@ -38,7 +38,7 @@ type Config struct {
 	// InitialCluster lists the cluster's nodes at its first start, with the peer
 	// URLs of each. This node is among them.
 	InitialCluster types.URLsMap
-	// ClusterState says whether the first start makes a cluster or joins one.
+	// ClusterState says whether a node without data makes a cluster.
 	ClusterState ClusterState
 	// ClusterToken sets clusters apart whose nodes have the same names and URLs.
 	ClusterToken string

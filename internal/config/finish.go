@@ -58,7 +58,7 @@ func (c *Config) checkURLs() error {
 	}
 	for _, u := range c.ListenPeerURLs {
 		if secure(u) {
-			return fmt.Errorf("invalid value %q for --listen-peer-urls: %s", u.String(), idleOne)
+			return fmt.Errorf("invalid value %q for --listen-peer-urls: %s", u.String(), idlePeerTLS)
 		}
 	}
 	for _, a := range []struct {
@@ -169,8 +169,14 @@ func (c *Config) finishCluster() error {
 		return fmt.Errorf("--initial-cluster has %q at %s, but --initial-advertise-peer-urls is %s",
 			c.Name, own, c.AdvertisePeerURLs)
 	}
-	if len(nodes) > 1 {
-		return fmt.Errorf("--initial-cluster lists %d nodes: %s", len(nodes), idleOne)
+	taken := make(map[string]string)
+	for name, urls := range nodes {
+		for _, u := range urls {
+			if other, ok := taken[u.String()]; ok && other != name {
+				return fmt.Errorf("--initial-cluster has %s for two nodes", u.String())
+			}
+			taken[u.String()] = name
+		}
 	}
 	c.InitialCluster = nodes
 	return nil

@@ -43,7 +43,9 @@ const (
 	idleDials     = "the gateway needs no certificate to call its own server"
 	idleDiscovery = "this version finds no nodes by discovery"
 	idleTracing   = "this version sends no traces"
-	idleOne       = "this version runs clusters of one node"
+	idleMembers   = "this version's clusters keep the nodes that they are made with"
+	idlePeerTLS   = "this version connects nodes without TLS"
+	idleDeadPeers = "connections between nodes are given up by --election-timeout"
 	idleHash      = "replicas are not compared in the background"
 	idleSlow      = "slow requests are not logged"
 	idleAlways    = "it is always so here"
@@ -93,7 +95,7 @@ func (c *Config) memberOptions() []option {
 		{name: "snapshot-catchup-entries", value: unreadNumber[uint64](5000, math.MaxUint64), idle: idleLog},
 		{name: "max-snapshots", value: unreadNumber[uint](5, math.MaxUint), idle: idleLog},
 		{name: "max-wals", value: unreadNumber[uint](5, math.MaxUint), idle: idleLog},
-		{name: "initial-election-tick-advance", value: unreadToggle(true), idle: idleOne},
+		{name: "initial-election-tick-advance", value: unreadToggle(true), idle: "a node's first election is not put forward here"},
 		{name: "enable-grpc-gateway", value: toggle(&c.EnableGateway), help: "Serve the JSON API under /v3"},
 	}
 }
@@ -115,13 +117,13 @@ func (c *Config) clusterOptions() []option {
 	return []option{
 		{name: "advertise-client-urls", value: urls(&c.AdvertiseClientURLs), help: "Client URLs of this node that members lists show; required with --listen-client-urls"},
 		{name: "initial-advertise-peer-urls", value: urls(&c.AdvertisePeerURLs), help: "Peer URLs of this node that other nodes dial"},
-		{name: "initial-cluster", value: text(&c.initialCluster), help: "Nodes of a new cluster, name=peer-URL,... (default: this node alone)"},
-		{name: "initial-cluster-state", value: choice(&c.ClusterState, NewCluster, ExistingCluster), help: "Whether the first start makes a new cluster or joins an existing one"},
+		{name: "initial-cluster", value: text(&c.initialCluster), help: "Nodes of a new cluster, name=peer-URL,...; the same on all of them, and ignored once there is one (default: this node alone)"},
+		{name: "initial-cluster-state", value: choice(&c.ClusterState, NewCluster, ExistingCluster), help: "Whether a node without data makes a new cluster; existing ones take no nodes in, so that it then refuses to start"},
 		{name: "initial-cluster-token", value: text(&c.ClusterToken), help: "Text that sets clusters of the same names and URLs apart"},
 		{name: "initial-splits", value: text(&c.initialSplits), help: "Keys at which a new cluster divides its keyspace among shards, separated by commas, with \\xNN for any byte; fixed at the first start"},
-		{name: "strict-reconfig-check", value: unreadToggle(true), idle: idleOne},
+		{name: "strict-reconfig-check", value: unreadToggle(true), idle: idleMembers},
 		{name: "pre-vote", value: unreadToggle(true), idle: idleAlways},
-		{name: "max-learners", value: unreadNumber(1, math.MaxInt), idle: idleOne},
+		{name: "max-learners", value: unreadNumber(1, math.MaxInt), idle: idleMembers},
 		{name: "discovery-config", fileOnly: true, value: unreadText(""), idle: idleDiscovery},
 		{name: "discovery-srv", value: unreadText(""), idle: idleDiscovery},
 		{name: "discovery-srv-name", value: unreadText(""), idle: idleDiscovery},
@@ -157,17 +159,17 @@ func (c *Config) securityOptions() []option {
 		{name: "client-cert-file", value: unreadText(""), key: client + "client-cert-file", idle: idleDials},
 		{name: "client-key-file", value: unreadText(""), key: client + "client-key-file", idle: idleDials},
 		{name: "skip-client-san-verification", fileOnly: true, value: unreadToggle(false), key: client + "skip-client-san-verification", idle: "names in certificates are compared with no address here"},
-		{name: "peer-cert-file", value: unreadText(""), key: peer + "cert-file", idle: idleOne},
-		{name: "peer-key-file", value: unreadText(""), key: peer + "key-file", idle: idleOne},
-		{name: "peer-client-cert-file", value: unreadText(""), key: peer + "client-cert-file", idle: idleOne},
-		{name: "peer-client-key-file", value: unreadText(""), key: peer + "client-key-file", idle: idleOne},
-		{name: "peer-client-cert-auth", value: unreadToggle(false), key: peer + "client-cert-auth", idle: idleOne},
-		{name: "peer-trusted-ca-file", value: unreadText(""), key: peer + "trusted-ca-file", idle: idleOne},
-		{name: "peer-auto-tls", value: unreadToggle(false), key: peer + "auto-tls", idle: idleOne},
-		{name: "peer-cert-allowed-cn", value: unreadText(""), key: peer + "allowed-cn", idle: idleOne},
-		{name: "peer-cert-allowed-hostname", value: unreadText(""), key: peer + "allowed-hostname", idle: idleOne},
-		{name: "peer-skip-client-san-verification", value: unreadToggle(false), key: peer + "skip-client-san-verification", idle: idleOne},
-		{name: "peer-crl-file", value: unreadText(""), key: noKey, idle: idleOne},
+		{name: "peer-cert-file", value: unreadText(""), key: peer + "cert-file", idle: idlePeerTLS},
+		{name: "peer-key-file", value: unreadText(""), key: peer + "key-file", idle: idlePeerTLS},
+		{name: "peer-client-cert-file", value: unreadText(""), key: peer + "client-cert-file", idle: idlePeerTLS},
+		{name: "peer-client-key-file", value: unreadText(""), key: peer + "client-key-file", idle: idlePeerTLS},
+		{name: "peer-client-cert-auth", value: unreadToggle(false), key: peer + "client-cert-auth", idle: idlePeerTLS},
+		{name: "peer-trusted-ca-file", value: unreadText(""), key: peer + "trusted-ca-file", idle: idlePeerTLS},
+		{name: "peer-auto-tls", value: unreadToggle(false), key: peer + "auto-tls", idle: idlePeerTLS},
+		{name: "peer-cert-allowed-cn", value: unreadText(""), key: peer + "allowed-cn", idle: idlePeerTLS},
+		{name: "peer-cert-allowed-hostname", value: unreadText(""), key: peer + "allowed-hostname", idle: idlePeerTLS},
+		{name: "peer-skip-client-san-verification", value: unreadToggle(false), key: peer + "skip-client-san-verification", idle: idlePeerTLS},
+		{name: "peer-crl-file", value: unreadText(""), key: noKey, idle: idlePeerTLS},
 		{name: "cors", value: origins(&c.CORS), help: "Origins whose pages may read HTTP answers, URLs separated by commas (* or none: all)"},
 		{name: "host-whitelist", value: words(&c.HostWhitelist), help: "Hosts that HTTP requests without TLS may ask for, separated by commas (* or none: all)"},
 		{name: "auth-token", value: text(&c.AuthToken), help: "Tokens of users: simple, or jwt,sign-method=<RS256, ES256, HS256...>,pub-key=<file>,priv-key=<file>,ttl=<duration>"},
@@ -209,8 +211,8 @@ func tuningOptions() []option {
 		{name: "backend-batch-limit", value: unreadNumber(0, math.MaxInt), idle: idleBackend},
 		{name: "bootstrap-defrag-threshold-megabytes", value: unreadNumber[uint](0, math.MaxUint), idle: idleBackend},
 		{name: "memory-mlock", value: unreadToggle(false), idle: idleBackend},
-		{name: "raft-read-timeout", value: unreadDuration(5 * time.Second), key: noKey, idle: idleOne},
-		{name: "raft-write-timeout", value: unreadDuration(5 * time.Second), key: noKey, idle: idleOne},
+		{name: "raft-read-timeout", value: unreadDuration(5 * time.Second), key: noKey, idle: idleDeadPeers},
+		{name: "raft-write-timeout", value: unreadDuration(5 * time.Second), key: noKey, idle: idleDeadPeers},
 		{name: "corrupt-check-time", value: unreadDuration(0), idle: idleHash},
 		{name: "compact-hash-check-time", value: unreadDuration(time.Minute), idle: idleHash},
 		{name: "downgrade-check-time", value: unreadDuration(5 * time.Second), idle: "this version can't be downgraded to"},
@@ -221,7 +223,7 @@ func tuningOptions() []option {
 
 func unsafeOptions() []option {
 	return []option{
-		{name: "force-new-cluster", value: unreadToggle(false), idle: idleOne},
+		{name: "force-new-cluster", value: unreadToggle(false), idle: idleMembers},
 		{name: "unsafe-no-fsync", value: unreadToggle(false), idle: "what is acknowledged is always synced here"},
 	}
 }

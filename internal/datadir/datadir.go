@@ -47,6 +47,8 @@ var (
 	ErrLogShards = errors.New("number of log shards changed")
 	// ErrTorn is returned when the parts of the directory don't belong together.
 	ErrTorn = errors.New("data directory is not whole")
+	// ErrNew is returned when there is no node in the directory, and there must be one.
+	ErrNew = errors.New("data directory holds no node")
 	// ErrFormat is returned for a directory that this program can't read.
 	ErrFormat = errors.New("data directory has an unknown format")
 )
@@ -59,6 +61,9 @@ type Identity struct {
 	NodeID uint64 `json:"node_id,string"`
 	// DeploymentID keeps clusters apart that reach each other by mistake.
 	DeploymentID uint64 `json:"deployment_id,string"`
+	// Nodes are the cluster's first nodes by id, this one among them; none stands for
+	// this one alone.
+	Nodes []Member `json:"nodes,omitempty"`
 	// LogShards is the number of Raft logs for data shards.
 	LogShards uint64 `json:"log_shards"`
 	// Hostname is what the operating system called the host; the logs' path
@@ -71,6 +76,14 @@ type Identity struct {
 	Whole bool `json:"whole"`
 }
 
+// Member is one of a cluster's first nodes.
+type Member struct {
+	ID   uint64 `json:"id,string"`
+	Name string `json:"name"`
+	// PeerURLs are where it was to be reached at first.
+	PeerURLs []string `json:"peer_urls"`
+}
+
 // Config says what a node wants of its directory.
 type Config struct {
 	// FS is the file system and Path the directory there.
@@ -79,6 +92,8 @@ type Config struct {
 	// New is the identity for a directory that is made now. Format, Instance and
 	// Whole are filled in.
 	New Identity
+	// MustExist refuses a directory without a node.
+	MustExist bool
 	// Hostname is what the host is called today.
 	Hostname string
 	// LogShards, unless 0, was asked for explicitly.
@@ -141,18 +156,21 @@ func (d *Dir) open(c Config) error {
 	if err != nil {
 		return err
 	}
-	if !found {
-		if err := d.create(c); err != nil {
-			return err
-		}
+	if c.MustExist && !d.id.Whole {
+		return fmt.Errorf("%w: %s", ErrNew, d.path)
 	}
-	if err := d.check(c); err != nil {
+	if found {
+		err = d.check(c)
+	} else {
+		err = d.refuseParts()
+	}
+	if err != nil {
 		return err
 	}
 	if d.id.Whole {
 		err = d.checkMarkers()
 	} else {
-		err = d.begin()
+		err = d.begin(c)
 	}
 	if err != nil {
 		return err
@@ -187,15 +205,20 @@ func (d *Dir) read() (bool, error) {
 	return true, nil
 }
 
-// create draws an instance and writes the identity. Without one there must be no
-// data: it would belong to nobody.
-func (d *Dir) create(c Config) error {
+// refuseParts refuses data without an identity: it would belong to nobody.
+func (d *Dir) refuseParts() error {
 	for _, part := range []string{raftDir, stateDir} {
 		if _, err := d.fs.Stat(d.fs.PathJoin(d.path, part)); err == nil {
 			return fmt.Errorf("%w: %s has a directory %s but no %s; put the file back, or move the directory away to start an empty node",
 				ErrTorn, d.path, part, identityFile)
 		}
 	}
+	return nil
+}
+
+// create draws an instance and writes the identity, in the place of that of a first
+// start that was cut, if any.
+func (d *Dir) create(c Config) error {
 	var seed [16]byte
 	if _, err := rand.Read(seed[:]); err != nil {
 		return fmt.Errorf("draw instance: %w", err)
@@ -212,6 +235,7 @@ func (d *Dir) check(c Config) error {
 	switch {
 	case d.id.Format != Format:
 		return fmt.Errorf("%w: %d, this program reads %d", ErrFormat, d.id.Format, Format)
+	case !d.id.Whole: // nothing in it holds yet
 	case d.id.Hostname != c.Hostname:
 		return fmt.Errorf("%w: %s was made on host %q, this is %q; the Raft log is bound to the name: give the host its old name",
 			ErrHostname, d.path, d.id.Hostname, c.Hostname)
@@ -221,10 +245,13 @@ func (d *Dir) check(c Config) error {
 	return nil
 }
 
-// begin makes the places of all files, with their markers. What an earlier first start
-// left there when it was cut is removed: the logs' own files may be torn, and the node
-// has not served with them.
-func (d *Dir) begin() error {
+// begin makes an identity and the places of all files, with their markers. What an
+// earlier first start left there when it was cut is removed: the logs' own files may be
+// torn, and the node has not served with them.
+func (d *Dir) begin(c Config) error {
+	if err := d.create(c); err != nil {
+		return err
+	}
 	for _, part := range []string{raftDir, stateDir} {
 		dir := d.fs.PathJoin(d.path, part)
 		if err := d.fs.RemoveAll(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {

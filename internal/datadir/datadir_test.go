@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
 )
 
 func configOn(fs vfs.FS) Config {
@@ -42,7 +43,7 @@ func TestIdentityStays(t *testing.T) {
 	c.New = Identity{NodeID: 70, DeploymentID: 80, LogShards: 20}
 	d = open(t, c)
 	defer closed(t, d)
-	if d.Identity() != first {
+	if !cmp.Equal(d.Identity(), first) {
 		t.Errorf("identity became %+v, was %+v", d.Identity(), first)
 	}
 	if first.NodeID != 7 || first.LogShards != 2 || first.Instance == "" || !first.Whole {
@@ -167,6 +168,36 @@ func TestUnfinishedFilesAreRemoved(t *testing.T) {
 	}
 }
 
+// A first start that was cut decides nothing, and one that must find a node finds none.
+func TestUnfinishedIdentityIsMadeAnew(t *testing.T) {
+	fs := vfs.NewMem()
+	c := configOn(fs)
+	c.MustExist = true
+	if _, err := Open(c); !errors.Is(err, ErrNew) {
+		t.Errorf("an empty directory: %v", err)
+	}
+	c.MustExist = false
+	d, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := d.Identity()
+	closed(t, d)
+	c.MustExist = true
+	if _, err := Open(c); !errors.Is(err, ErrNew) {
+		t.Errorf("a first start that was cut: %v", err)
+	}
+	c.MustExist, c.New.Nodes = false, []Member{{ID: 9, Name: "n", PeerURLs: []string{"http://a:1"}}}
+	d = open(t, c)
+	if d.Identity().Instance == first.Instance || !cmp.Equal(d.Identity().Nodes, c.New.Nodes) {
+		t.Errorf("the second start found %+v", d.Identity())
+	}
+	closed(t, d)
+	c.MustExist = true
+	d = open(t, c)
+	closed(t, d)
+}
+
 // The directory, and those above it that had to be made, are there after a power
 // cut.
 func TestDirectorySurvivesPowerCut(t *testing.T) {
@@ -179,7 +210,7 @@ func TestDirectorySurvivesPowerCut(t *testing.T) {
 		c.FS = fs.CrashClone(vfs.CrashCloneCfg{})
 		closed(t, d)
 		d = open(t, c)
-		if d.Identity() != first {
+		if !cmp.Equal(d.Identity(), first) {
 			t.Errorf("%s: identity became %+v, was %+v", path, d.Identity(), first)
 		}
 		closed(t, d)

@@ -27,6 +27,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/compactor"
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
+	"github.com/latchkey-db/latchkey/internal/peer"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
@@ -42,8 +43,11 @@ type Options struct {
 	// nil is the operating system's.
 	StateFS vfs.FS
 	RaftFS  raftvfs.FS
-	// Listeners serve clients without TLS; nil opens those of the configuration.
-	Listeners []net.Listener
+	// Listeners serve clients without TLS, and PeerListeners other nodes; nil opens those
+	// of the configuration.
+	Listeners, PeerListeners []net.Listener
+	// Stop, when it is closed, ends a start that still waits for other nodes; may be nil.
+	Stop <-chan struct{}
 }
 
 // Node is a running node.
@@ -51,9 +55,12 @@ type Node struct {
 	log       *slog.Logger
 	listeners []listener
 	// tls is what secure listeners serve with, nil where there is none.
-	tls       *tls.Config
-	dir       *datadir.Dir
-	state     *pebble.DB
+	tls    *tls.Config
+	dir    *datadir.Dir
+	state  *pebble.DB
+	roster *roster
+	// mesh connects the node to others, nil where there are none.
+	mesh      *peer.Mesh
 	system    *shard.Host
 	data      *shard.Host
 	shards    map[uint64]*shard.Data
@@ -65,8 +72,9 @@ type Node struct {
 	metrics   *metrics
 	disk      *diskWatch
 	sweeping  *sweeping
-	// failed has room for the first failure; it is never closed.
+	// failed has room for the first failure; it is never closed. giveUp ends the start.
 	failed chan error
+	giveUp context.CancelCauseFunc
 	// stateFailures counts the failures of the state's background work since the
 	// last memtable was written.
 	stateFailures atomic.Int64
@@ -76,14 +84,25 @@ type Node struct {
 	spool func() string
 }
 
-// startTimeout bounds how long a node waits at its start for the shards to have
-// leaders.
-const startTimeout = time.Minute
+// ErrStopped is returned by Start when Options.Stop was closed.
+var ErrStopped = errors.New("stopped before it served")
 
-// Start starts a node and returns when it serves.
+// Start starts a node and returns when it serves. It waits for as many other nodes as it
+// takes, without a limit of time.
 func Start(o Options) (n *Node, err error) {
 	n = &Node{log: o.Log, listeners: plain(o.Listeners), shards: make(map[uint64]*shard.Data), failed: make(chan error, 1), served: make(chan struct{})}
 	n.spool, n.metrics = os.TempDir, newMetrics()
+	ctx, giveUp := context.WithCancelCause(context.Background())
+	n.giveUp = giveUp
+	started := make(chan struct{})
+	defer close(started)
+	go func() {
+		select {
+		case <-o.Stop:
+			giveUp(ErrStopped)
+		case <-started:
+		}
+	}()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -98,7 +117,10 @@ func Start(o Options) (n *Node, err error) {
 		o.StateFS = vfs.Default
 		n.spool = func() string { return n.dir.Temp() }
 	}
-	for _, step := range []func(*Options) error{n.openDir, n.openTLS, n.openState, n.openHosts, n.finishDir, n.openShards, n.openServer} {
+	shards := func(o *Options) error { return n.openShards(ctx, o) }
+	for _, step := range []func(*Options) error{
+		n.openDir, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, shards, n.openServer,
+	} {
 		if err := step(&o); err != nil {
 			return n, err
 		}
@@ -146,12 +168,17 @@ func (n *Node) openDir(o *Options) error {
 	}
 	n.dir, err = datadir.Open(datadir.Config{
 		FS: o.StateFS, Path: o.Config.DataDir, Hostname: hostname, LogShards: uint64(o.Config.LogShards),
+		MustExist: o.Config.ClusterState == config.ExistingCluster,
 		New: datadir.Identity{
 			NodeID:       memberID(sortedURLs(self), o.Config.ClusterToken),
 			DeploymentID: deploymentID(o.Config.ClusterToken),
+			Nodes:        firstNodes(o.Config),
 			LogShards:    defaultLogShards(),
 		},
 	})
+	if errors.Is(err, datadir.ErrNew) {
+		return fmt.Errorf("%w, and --initial-cluster-state=existing makes none; this version adds no nodes to a cluster", err)
+	}
 	return err
 }
 
@@ -221,14 +248,19 @@ func (n *Node) openHosts(o *Options) error {
 	syncer := shard.NewSyncer(n.state)
 	tick := soloTick
 	ticks := soloElectionTicks
-	if len(o.Config.InitialCluster) > 1 {
+	if n.mesh != nil {
 		tick, ticks = o.Config.HeartbeatInterval, uint64(o.Config.ElectionTimeout/o.Config.HeartbeatInterval)
 	}
 	open := func(name string, logs uint64) (*shard.Host, error) {
-		self := nodeHostID(name, id.NodeID)
+		var carrier shard.Wire
+		hosts := n.roster.hosts(name)
+		if n.mesh != nil {
+			carrier = newWire(n.mesh.Wire(name), hosts)
+		}
 		return shard.OpenHost(shard.HostConfig{
-			Dir: n.dir.Raft(name), Name: name, NodeHostID: self, Address: name,
-			Resolve:      func(target string) (string, bool) { return name, target == self },
+			Dir: n.dir.Raft(name), Name: name, NodeHostID: hosts[id.NodeID], Address: name,
+			// The wire calls hosts by their NodeHostIDs.
+			Resolve: func(target string) (string, bool) { return target, true }, Wire: carrier,
 			DeploymentID: id.DeploymentID, LogShards: logs,
 			Tick: tick, HeartbeatTicks: 1, ElectionTicks: ticks,
 			DB: n.state, Syncer: syncer, StateFS: o.StateFS, TempDir: n.dir.Temp(), RaftFS: o.RaftFS,
@@ -252,80 +284,6 @@ const (
 	soloTick                 = 50 * time.Millisecond
 	soloElectionTicks uint64 = 3
 )
-
-// openShards starts the system shard, makes the cluster if there is none, and
-// starts the data shards that have a replica here.
-func (n *Node) openShards(o *Options) error {
-	machine, err := placement.Open(n.state, shard.Prefix(placement.SystemShard, 1))
-	if err != nil {
-		return err
-	}
-	var ignored []string
-	n.tokens, ignored, err = auth.NewTokens(o.Config.AuthToken, o.Config.AuthTokenTTL)
-	if err != nil {
-		return fmt.Errorf("read --auth-token: %w", err)
-	}
-	if len(ignored) > 0 {
-		o.Log.Warn("options of --auth-token are not known", slog.Any("options", ignored))
-	}
-	id := n.dir.Identity().NodeID
-	n.cluster, err = placement.Start(placement.Config{
-		Host: n.system, Machine: machine, Self: id, ReplicaID: 1,
-		Members: map[uint64]uint64{1: id}, Targets: map[uint64]string{1: nodeHostID("system", id)},
-		Timeout: requestTimeout(o.Config),
-	})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	self := placement.NodeRecord{
-		ID: id, Name: o.Config.Name,
-		PeerURLs: sortedURLs(o.Config.AdvertisePeerURLs), ClientURLs: sortedURLs(o.Config.AdvertiseClientURLs),
-	}
-	state, err := n.cluster.Bootstrap(ctx, self, []placement.NodeRecord{self}, o.Config.InitialSplits)
-	if errors.Is(err, placement.ErrSplits) {
-		return fmt.Errorf("%w; start the node with the --initial-splits of its first start, or without", err)
-	}
-	if err != nil {
-		return err
-	}
-	n.cluster.Follow(n.tokens)
-	for _, h := range state.Shards {
-		for replicaID, nodeID := range h.Replicas {
-			if nodeID != id {
-				continue
-			}
-			d, err := n.data.StartData(shard.DataConfig{
-				ShardID: h.ID, ReplicaID: replicaID, Members: map[uint64]string{replicaID: nodeHostID("data", id)},
-				Oracle: n.cluster,
-			})
-			if err != nil {
-				return err
-			}
-			n.shards[h.ID] = d
-		}
-	}
-	return n.bearShards(ctx, state)
-}
-
-// bearShards waits for the leaders of the data shards and gives those their first
-// shape that have none yet.
-func (n *Node) bearShards(ctx context.Context, state *placement.State) error {
-	for id, d := range n.shards {
-		shape := shard.Shape{Ordered: state.Order.Begun, Owned: state.Map.Owned(id)}
-		err := d.Replica().AtLeader(ctx, func(ctx context.Context) error {
-			if d.Shape().Born() {
-				return nil
-			}
-			return d.Bear(ctx, shape)
-		})
-		if err != nil {
-			return fmt.Errorf("wait for the leader of shard %d: %w", id, err)
-		}
-	}
-	return nil
-}
 
 // requestTimeout is etcd's: five seconds and what two elections take.
 func requestTimeout(c *config.Config) time.Duration { return 5*time.Second + 2*c.ElectionTimeout }
@@ -381,6 +339,7 @@ func (n *Node) fail(err error) {
 	case n.failed <- err:
 	default: // one failure is enough
 	}
+	n.giveUp(err)
 }
 
 func (n *Node) serveListener(l listener) error {
@@ -429,6 +388,9 @@ func (n *Node) close() error {
 	}
 	if n.router != nil {
 		n.router.Close()
+	}
+	if n.mesh != nil {
+		n.mesh.Close()
 	}
 	for _, h := range []*shard.Host{n.data, n.system} {
 		if h != nil {

@@ -51,7 +51,8 @@ type link struct {
 	// The fields below are protected by mu.
 
 	// failing says that the last attempt to reach the node failed: calls fail at once.
-	failing bool
+	// talking says that there is a stream now.
+	failing, talking bool
 	// queue holds the calls that wait to be sent, and queued their bytes.
 	queue  []*call
 	queued int
@@ -138,7 +139,13 @@ func (l *link) run() {
 func (l *link) up() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.failing = false
+	l.failing, l.talking = false, true
+}
+
+func (l *link) reached() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.talking
 }
 
 // fail ends the calls that wait, and makes others fail until the node is reached.
@@ -160,7 +167,7 @@ func (l *link) lose() {
 		c.done <- outcome{err: ErrLost}
 	}
 	clear(l.sent)
-	l.canceled = nil
+	l.canceled, l.talking = nil, false
 }
 
 // converse sends calls and takes answers until the stream breaks.

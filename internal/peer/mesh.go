@@ -197,6 +197,14 @@ func (m *Mesh) link(node uint64) *link {
 // Reach has the node be reached before the first call.
 func (m *Mesh) Reach(node uint64) { m.link(node) }
 
+// Reached reports whether calls to the node are carried now.
+func (m *Mesh) Reached(node uint64) bool {
+	m.mu.Lock()
+	l := m.links[node]
+	m.mu.Unlock()
+	return l != nil && l.reached()
+}
+
 // Close ends all streams. Calls end with ErrUnsent or ErrLost; it returns when none of
 // other nodes runs here any more.
 func (m *Mesh) Close() {

@@ -1,0 +1,260 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	raftvfs "github.com/lni/vfs"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/internal/config"
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// machine is what a node of a cluster runs on.
+type machine struct {
+	name  string
+	peers string // the address for other nodes
+	flags []string
+	state *vfs.MemFS
+	raft  *raftvfs.MemFS
+	node  *Node
+}
+
+// cluster is a cluster of several nodes in this process.
+type cluster struct {
+	t        *testing.T
+	machines []*machine
+}
+
+// newCluster makes ready a cluster of nodes that are started with these flags beside
+// those that they need.
+func newCluster(t *testing.T, size int, flags ...string) *cluster {
+	t.Helper()
+	c := &cluster{t: t}
+	var all []string
+	for i := range size {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		check(t, err)
+		m := &machine{name: fmt.Sprint("n", i), peers: l.Addr().String()}
+		check(t, l.Close())
+		m.wipe()
+		c.machines = append(c.machines, m)
+		all = append(all, m.name+"=http://"+m.peers)
+	}
+	for _, m := range c.machines {
+		m.flags = append([]string{
+			"--name", m.name, "--data-dir", "/" + m.name, "--initial-cluster", strings.Join(all, ","), "--heartbeat-interval", "50",
+			"--election-timeout", "500", "--listen-peer-urls", "http://" + m.peers, "--initial-advertise-peer-urls", "http://" + m.peers,
+		}, flags...)
+	}
+	t.Cleanup(func() { c.stop(c.machines...) })
+	return c
+}
+
+// wipe gives the machine empty disks.
+func (m *machine) wipe() { m.state, m.raft = vfs.NewMem(), raftvfs.NewMem() }
+
+// launch starts a node with further flags and returns when it serves.
+func (m *machine) launch(stop <-chan struct{}, flags ...string) error {
+	cfg, err := config.Parse(append(m.flags[:len(m.flags):len(m.flags)], flags...), nil)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	n, err := Start(Options{
+		Config: cfg, StateFS: m.state, RaftFS: m.raft, Listeners: []net.Listener{l}, Stop: stop,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With(slog.String("name", m.name)),
+	})
+	if err == nil {
+		m.node = n
+	}
+	return err
+}
+
+// start starts nodes side by side.
+func (c *cluster) start(machines ...*machine) {
+	c.t.Helper()
+	errs := make([]error, len(machines))
+	var starting sync.WaitGroup
+	for i, m := range machines {
+		starting.Go(func() { errs[i] = m.launch(nil) })
+	}
+	starting.Wait()
+	check(c.t, errors.Join(errs...))
+}
+
+// stop stops nodes one after the other.
+func (c *cluster) stop(machines ...*machine) {
+	c.t.Helper()
+	for _, m := range machines {
+		if m.node == nil {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		if err := m.node.Stop(ctx); err != nil {
+			c.t.Error(err)
+		}
+		cancel()
+		m.node = nil
+	}
+}
+
+// until calls fn until it reports success.
+func until(t *testing.T, what string, fn func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !fn(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// leader returns the node that leads the shard of a key.
+func (c *cluster) leader(key string) (leader *Node) {
+	c.t.Helper()
+	until(c.t, "a leader", func() bool {
+		for _, m := range c.machines {
+			if m.node == nil {
+				continue
+			}
+			for _, piece := range m.node.cluster.State().Map.Locate(keys.Position([]byte(key)), keys.Position([]byte(key+"\x00"))) {
+				if m.node.shards[piece.Shard].Replica().Serving() != 0 {
+					leader = m.node
+				}
+			}
+		}
+		return leader != nil
+	})
+	return leader
+}
+
+// put writes a key at its leader, and returns when all nodes that run hold it.
+func (c *cluster) put(key, value string) {
+	c.t.Helper()
+	until(c.t, "a write", func() bool {
+		_, err := c.leader(key).router.Put(c.t.Context(), &pb.PutRequest{Key: []byte(key), Value: []byte(value)})
+		return err == nil
+	})
+	c.holds(key, value)
+}
+
+// holds returns when the replicas of all nodes that run hold a value.
+func (c *cluster) holds(key, value string) {
+	c.t.Helper()
+	for _, m := range c.machines {
+		if m.node == nil {
+			continue
+		}
+		until(c.t, fmt.Sprintf("%s to hold %s = %s", m.name, key, value), func() bool {
+			for _, d := range m.node.shards {
+				v := d.Store().View()
+				resp, err := v.Range(c.t.Context(), &pb.RangeRequest{Key: []byte(key)})
+				v.Close()
+				if err == nil && len(resp.Kvs) == 1 && string(resp.Kvs[0].Value) == value {
+					return true
+				}
+			}
+			return false
+		})
+	}
+}
+
+func TestThreeNodes(t *testing.T) {
+	for _, splits := range []string{"", "g,n"} {
+		t.Run("splits="+splits, func(t *testing.T) {
+			c := newCluster(t, 3, "--initial-splits", splits)
+			c.start(c.machines...)
+			c.put("a", "1")
+			c.put("m", "1")
+			id := c.machines[0].node.cluster.ClusterID()
+			for _, m := range c.machines {
+				members, err := m.node.cluster.Members(t.Context(), true)
+				check(t, err)
+				if got := m.node.cluster.ClusterID(); got != id || len(members) != 3 {
+					t.Errorf("%s is in cluster %x with %d members, not %x", m.name, got, len(members), id)
+				}
+				for _, other := range members {
+					if len(other.ClientURLs) == 0 {
+						t.Errorf("%s does not know the client URLs of %s", m.name, other.Name)
+					}
+				}
+				// The system shard is led elsewhere for two of the nodes.
+				if _, err := m.node.cluster.RaiseAlarm(t.Context(), 7, pb.AlarmType_NOSPACE); err != nil {
+					t.Errorf("%s can't raise an alarm: %v", m.name, err)
+				}
+				found, err := m.node.cluster.ClearAlarm(t.Context(), 7, pb.AlarmType_NOSPACE)
+				if err != nil || len(found) != 1 {
+					t.Errorf("%s clears %v, %v", m.name, found, err)
+				}
+			}
+			for _, m := range c.machines {
+				c.stop(m)
+				c.put("a", "without "+m.name)
+				c.put("m", "without "+m.name)
+				c.start(m)
+				c.holds("a", "without "+m.name)
+			}
+			c.stop(c.machines...)
+			c.start(c.machines...)
+			c.holds("m", "without n2")
+			c.put("a", "2")
+		})
+	}
+}
+
+// A node that waits for others ends at once when it is told to.
+func TestWaitingNodeStops(t *testing.T) {
+	c := newCluster(t, 3)
+	stop := make(chan struct{})
+	ended := make(chan error)
+	go func() { ended <- c.machines[0].launch(stop) }()
+	select {
+	case err := <-ended:
+		t.Fatalf("a node without a quorum ended: %v", err)
+	case <-time.After(time.Second):
+	}
+	close(stop)
+	if err := <-ended; !errors.Is(err, ErrStopped) {
+		t.Error(err)
+	}
+}
+
+func TestNodesThatDoNotBelong(t *testing.T) {
+	c := newCluster(t, 3, "--initial-splits", "g")
+	odd := c.machines[2]
+	refused := make(chan error)
+	go func() { refused <- odd.launch(nil, "--initial-cluster-token", "other") }()
+	c.start(c.machines[:2]...)
+	expect := func(err error, texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%v, want it to say %q", err, text)
+			}
+		}
+	}
+	expect(<-refused, "refuses this node", "another --initial-cluster-token")
+	expect(odd.launch(nil), "--initial-cluster changed", "with an empty directory")
+	odd.wipe()
+	expect(odd.launch(nil, "--initial-cluster-state", "existing"), "holds no node", "adds no nodes")
+	expect(odd.launch(nil, "--initial-splits", "h"), "made with other splits")
+	c.start(odd)
+	c.stop(odd)
+	odd.wipe()
+	expect(odd.launch(nil), "refuses this node", "another data directory", "bring the directory back")
+	c.put("k", "v")
+}

@@ -1,0 +1,227 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/remote"
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+const (
+	// sayEvery is how often a node that waits says so.
+	sayEvery = 10 * time.Second
+	// lookEvery is how often it looks whether a shard has been born.
+	lookEvery = 5 * time.Millisecond
+)
+
+// openShards starts the system shard, makes the cluster if there is none, and starts
+// the data shards that have a replica here. It waits for a quorum of the nodes as long as
+// ctx lasts.
+func (n *Node) openShards(ctx context.Context, o *Options) error {
+	var ignored []string
+	var err error
+	n.tokens, ignored, err = auth.NewTokens(o.Config.AuthToken, o.Config.AuthTokenTTL)
+	if err != nil {
+		return fmt.Errorf("read --auth-token: %w", err)
+	}
+	if len(ignored) > 0 {
+		o.Log.Warn("options of --auth-token are not known", slog.Any("options", ignored))
+	}
+	if err := n.openSystem(o); err != nil {
+		return err
+	}
+	stop := n.sayWaiting(ctx)
+	defer stop()
+	state, err := n.join(ctx, o)
+	if err != nil {
+		return err
+	}
+	n.cluster.Follow(n.tokens)
+	for _, h := range state.Shards {
+		if err := n.openShard(h); err != nil {
+			return err
+		}
+	}
+	if n.mesh != nil {
+		n.answerCalls(remote.Server{System: n.cluster.Here(), Shards: n.shards})
+	}
+	return n.bearShards(ctx, state)
+}
+
+// openSystem starts the system shard's replica.
+func (n *Node) openSystem(o *Options) error {
+	id := n.dir.Identity()
+	members := n.roster.members()
+	if n.roster.system.State().Cluster.ID == 0 {
+		if err := nodesChanged(o.Config.DataDir, n.roster.first, firstNodes(o.Config)); err != nil {
+			return err
+		}
+	}
+	c := placement.Config{
+		Host: n.system, Machine: n.roster.system, Self: id.NodeID, ReplicaID: replicaOf(n.roster.first, id.NodeID),
+		Members: members, Targets: targets("system", members), Timeout: requestTimeout(o.Config),
+	}
+	if n.mesh != nil {
+		c.Remote = func() placement.Leader { return remote.SystemLeader(n.mesh, n.cluster) }
+	}
+	var err error
+	if n.cluster, err = placement.Start(c); err == nil && n.mesh != nil {
+		n.answerCalls(remote.Server{System: n.cluster.Here()})
+	}
+	return err
+}
+
+// answerCalls has a server answer the calls of other nodes.
+func (n *Node) answerCalls(s remote.Server) {
+	n.mesh.Handle(func(ctx context.Context, _ uint64, request []byte) []byte { return s.Handle(ctx, request) })
+}
+
+// targets returns the NodeHostIDs of members on hosts of a name.
+func targets(name string, members map[uint64]uint64) map[uint64]string {
+	ids := make(map[uint64]string, len(members))
+	for replica, node := range members {
+		ids[replica] = nodeHostID(name, node)
+	}
+	return ids
+}
+
+// sayWaiting says every now and then that the node waits, until the function that it
+// returns is called.
+func (n *Node) sayWaiting(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTicker(sayEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				n.log.Warn("waiting for a quorum of the cluster's nodes",
+					slog.Int("nodes", len(n.roster.first)), slog.Any("unreached", n.unreached()))
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// join makes the cluster, unless there is one, and returns its state when this node has
+// caught up with it.
+func (n *Node) join(ctx context.Context, o *Options) (*placement.State, error) {
+	self := n.record(o)
+	for {
+		state, err := n.cluster.Bootstrap(ctx, self, n.records(self), o.Config.InitialSplits)
+		switch {
+		case err == nil:
+			return state, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, placement.ErrSplits):
+			return nil, fmt.Errorf("%w; start the node with the --initial-splits of its first start, or without", err)
+		case errors.Is(err, placement.ErrInstance):
+			return nil, fmt.Errorf("%w: %s", ErrRefused, returned)
+		case !errors.Is(err, shard.ErrTimeout):
+			return nil, err
+		}
+	}
+}
+
+// record is what this node says of itself. Its peer URLs are those that it was made
+// with, as in etcd.
+func (n *Node) record(o *Options) placement.NodeRecord {
+	id := n.dir.Identity()
+	return placement.NodeRecord{
+		ID: id.NodeID, Name: o.Config.Name, PeerURLs: n.roster.urls(id.NodeID),
+		ClientURLs: sortedURLs(o.Config.AdvertiseClientURLs), Instance: id.Instance,
+	}
+}
+
+// records are the cluster's first nodes; the others have not said anything of
+// themselves.
+func (n *Node) records(self placement.NodeRecord) []placement.NodeRecord {
+	all := make([]placement.NodeRecord, 0, len(n.roster.first))
+	for _, m := range n.roster.first {
+		r := placement.NodeRecord{ID: m.ID, Name: m.Name, PeerURLs: m.PeerURLs}
+		if m.ID == self.ID {
+			r = self
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// openShard starts a data shard's replica, if there is one here.
+func (n *Node) openShard(h placement.ShardRecord) error {
+	for replicaID, nodeID := range h.Replicas {
+		if nodeID != n.roster.self {
+			continue
+		}
+		d, err := n.data.StartData(shard.DataConfig{
+			ShardID: h.ID, ReplicaID: replicaID, Members: targets("data", h.Replicas), Oracle: n.cluster,
+		})
+		if err != nil {
+			return err
+		}
+		n.shards[h.ID] = d
+	}
+	return nil
+}
+
+// bearShards waits until every data shard has a leader, on whichever node, and a shape.
+// The node that leads gives a shard its first. All are seen to at once: nodes that wait
+// for each other's shards one by one would wait for ever.
+func (n *Node) bearShards(ctx context.Context, state *placement.State) error {
+	for {
+		ready := true
+		for id, d := range n.shards {
+			ok, err := bear(ctx, d, shard.Shape{Ordered: state.Order.Begun, Owned: state.Map.Owned(id)})
+			if err != nil {
+				return fmt.Errorf("give shard %d its shape: %w", id, err)
+			}
+			ready = ready && ok
+		}
+		if ready {
+			return nil
+		}
+		t := time.NewTimer(lookEvery)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// bearTimeout bounds one attempt to give a shard its shape.
+const bearTimeout = time.Second
+
+// bear gives a shard its first shape, if this node leads it, and reports whether it has
+// one and a leader.
+func bear(ctx context.Context, d *shard.Data, shape shard.Shape) (ready bool, err error) {
+	leader, serving := d.Replica().Leader().ReplicaID, d.Replica().Serving() != 0
+	if d.Shape().Born() {
+		return serving || leader != 0 && leader != d.Replica().ReplicaID(), nil
+	}
+	if !serving {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, bearTimeout, shard.ErrTimeout)
+	defer cancel()
+	err = d.Bear(ctx, shape)
+	if errors.Is(err, shard.ErrNotLeader) || errors.Is(err, shard.ErrNotApplied) || errors.Is(err, shard.ErrTimeout) {
+		err = nil // the next look tells
+	}
+	return false, err
+}
