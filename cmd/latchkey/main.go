@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"google.golang.org/grpc/grpclog"
 
 	"github.com/latchkey-db/latchkey/internal/config"
@@ -89,6 +90,10 @@ func serve(c *config.Config, stdout, stderr io.Writer) int {
 	}
 	for _, a := range n.Addrs() {
 		log.Info("serving clients", slog.String("address", a.String()))
+	}
+	// Where systemd did not ask to be told this does nothing.
+	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
+		log.Warn("systemd can't be told that the node serves", slog.String("error", err.Error()))
 	}
 	select {
 	case <-ctx.Done():
