@@ -29,6 +29,8 @@ type Config struct {
 
 	// ClientTLS is what clients are served with over TLS.
 	ClientTLS TLS
+	// PeerTLS is what other nodes are served with, and reached with, over TLS.
+	PeerTLS TLS
 	// EnableGateway serves the JSON API.
 	EnableGateway bool
 	// CORS are the origins whose pages may read HTTP answers, and HostWhitelist the

@@ -43,7 +43,7 @@ func (c *Config) finish(made map[string]string) error {
 	if err := c.finishSplits(); err != nil {
 		return err
 	}
-	for _, check := range []func() error{c.checkURLs, func() error { return c.checkTLS(made) }, c.finishCluster, c.checkTimes, c.finishCompaction} {
+	for _, check := range []func() error{c.checkURLs, func() error { return c.checkTLS(made) }, c.checkPeerTLS, c.finishCluster, c.checkTimes, c.finishCompaction} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -55,11 +55,6 @@ func (c *Config) finish(made map[string]string) error {
 func (c *Config) checkURLs() error {
 	if err := c.checkListens(); err != nil {
 		return err
-	}
-	for _, u := range c.ListenPeerURLs {
-		if secure(u) {
-			return fmt.Errorf("invalid value %q for --listen-peer-urls: %s", u.String(), idlePeerTLS)
-		}
 	}
 	for _, a := range []struct {
 		flag string

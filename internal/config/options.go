@@ -44,7 +44,6 @@ const (
 	idleDiscovery = "this version finds no nodes by discovery"
 	idleTracing   = "this version sends no traces"
 	idleMembers   = "this version's clusters keep the nodes that they are made with"
-	idlePeerTLS   = "this version connects nodes without TLS"
 	idleDeadPeers = "connections between nodes are given up by --election-timeout"
 	idleHash      = "replicas are not compared in the background"
 	idleSlow      = "slow requests are not logged"
@@ -154,22 +153,11 @@ func (c *Config) compactionOptions() []option {
 }
 
 func (c *Config) securityOptions() []option {
-	const client, peer = "client-transport-security.", "peer-transport-security."
-	return append(c.tlsOptions(), []option{
+	const client = "client-transport-security."
+	return append(append(c.tlsOptions(), c.peerTLSOptions()...), []option{
 		{name: "client-cert-file", value: unreadText(""), key: client + "client-cert-file", idle: idleDials},
 		{name: "client-key-file", value: unreadText(""), key: client + "client-key-file", idle: idleDials},
 		{name: "skip-client-san-verification", fileOnly: true, value: unreadToggle(false), key: client + "skip-client-san-verification", idle: "names in certificates are compared with no address here"},
-		{name: "peer-cert-file", value: unreadText(""), key: peer + "cert-file", idle: idlePeerTLS},
-		{name: "peer-key-file", value: unreadText(""), key: peer + "key-file", idle: idlePeerTLS},
-		{name: "peer-client-cert-file", value: unreadText(""), key: peer + "client-cert-file", idle: idlePeerTLS},
-		{name: "peer-client-key-file", value: unreadText(""), key: peer + "client-key-file", idle: idlePeerTLS},
-		{name: "peer-client-cert-auth", value: unreadToggle(false), key: peer + "client-cert-auth", idle: idlePeerTLS},
-		{name: "peer-trusted-ca-file", value: unreadText(""), key: peer + "trusted-ca-file", idle: idlePeerTLS},
-		{name: "peer-auto-tls", value: unreadToggle(false), key: peer + "auto-tls", idle: idlePeerTLS},
-		{name: "peer-cert-allowed-cn", value: unreadText(""), key: peer + "allowed-cn", idle: idlePeerTLS},
-		{name: "peer-cert-allowed-hostname", value: unreadText(""), key: peer + "allowed-hostname", idle: idlePeerTLS},
-		{name: "peer-skip-client-san-verification", value: unreadToggle(false), key: peer + "skip-client-san-verification", idle: idlePeerTLS},
-		{name: "peer-crl-file", value: unreadText(""), key: noKey, idle: idlePeerTLS},
 		{name: "cors", value: origins(&c.CORS), help: "Origins whose pages may read HTTP answers, URLs separated by commas (* or none: all)"},
 		{name: "host-whitelist", value: words(&c.HostWhitelist), help: "Hosts that HTTP requests without TLS may ask for, separated by commas (* or none: all)"},
 		{name: "auth-token", value: text(&c.AuthToken), help: "Tokens of users: simple, or jwt,sign-method=<RS256, ES256, HS256...>,pub-key=<file>,priv-key=<file>,ttl=<duration>"},

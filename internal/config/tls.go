@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/tlsutil"
 )
 
-// TLS says how clients are served on URLs of https and unixs.
+// TLS says how clients, or other nodes, are served on URLs of https and unixs.
 type TLS struct {
 	// CertFile and KeyFile hold the server's certificate and its key, in PEM.
 	CertFile, KeyFile string
@@ -32,6 +32,11 @@ type TLS struct {
 	MinVersion, MaxVersion uint16
 	// CipherSuites are those of TLS 1.2; none stands for Go's choice.
 	CipherSuites []uint16
+	// ShownCertFile and ShownKeyFile are what this node shows to other nodes; without them
+	// the server's are. AnyAddress lets in nodes from addresses that their certificates do
+	// not name. These are of TLS between nodes alone.
+	ShownCertFile, ShownKeyFile string
+	AnyAddress                  bool
 }
 
 // Given reports whether there is anything to serve TLS with.
@@ -54,6 +59,47 @@ func (c *Config) tlsOptions() []option {
 		{name: "tls-min-version", value: tlsVersion(&t.MinVersion), help: "Oldest version of TLS: TLS1.2 or TLS1.3"},
 		{name: "tls-max-version", value: tlsVersion(&t.MaxVersion), help: "Newest version of TLS: TLS1.2 or TLS1.3 (default: the newest there is)"},
 	}
+}
+
+func (c *Config) peerTLSOptions() []option {
+	t := &c.PeerTLS
+	const peer = "peer-transport-security."
+	return []option{
+		{name: "peer-cert-file", value: text(&t.CertFile), key: peer + "cert-file", help: "Certificate to serve other nodes with on https and unixs URLs, and to show to them"},
+		{name: "peer-key-file", value: text(&t.KeyFile), key: peer + "key-file", help: "Key of that certificate"},
+		{name: "peer-client-cert-file", value: text(&t.ShownCertFile), key: peer + "client-cert-file", help: "Another certificate to show to other nodes"},
+		{name: "peer-client-key-file", value: text(&t.ShownKeyFile), key: peer + "client-key-file", help: "Key of that certificate"},
+		{name: "peer-client-cert-auth", value: toggle(&t.ClientCertAuth), key: peer + "client-cert-auth", help: "Demand a certificate of other nodes"},
+		{name: "peer-trusted-ca-file", value: text(&t.TrustedCAFile), key: peer + "trusted-ca-file", help: "Authorities of other nodes' certificates; they must then show one"},
+		{name: "peer-auto-tls", value: toggle(&t.Auto), key: peer + "auto-tls", help: "Make a certificate for other nodes where none is given, and check none of theirs"},
+		{name: "peer-cert-allowed-cn", value: words(&t.AllowedCNs), key: peer + "allowed-cn", help: "Common names of which another node's certificate must have one, separated by commas"},
+		{name: "peer-cert-allowed-hostname", value: words(&t.AllowedHostnames), key: peer + "allowed-hostname", help: "Names of which another node's certificate must be for one, separated by commas"},
+		{name: "peer-skip-client-san-verification", value: toggle(&t.AnyAddress), key: peer + "skip-client-san-verification", help: "Let in nodes from addresses that their certificates do not name"},
+		{name: "peer-crl-file", value: text(&t.CRLFile), key: noKey, help: "List of revoked certificates of other nodes, in DER, read for each connection"},
+	}
+}
+
+// checkPeerTLS checks the settings of TLS between nodes, and takes over those that are
+// one for all.
+func (c *Config) checkPeerTLS() error {
+	t := &c.PeerTLS
+	t.MinVersion, t.MaxVersion, t.CipherSuites = c.ClientTLS.MinVersion, c.ClientTLS.MaxVersion, c.ClientTLS.CipherSuites
+	t.SelfSignedYears = c.ClientTLS.SelfSignedYears
+	if len(t.AllowedCNs) > 0 && len(t.AllowedHostnames) > 0 {
+		return errors.New("--peer-cert-allowed-cn and --peer-cert-allowed-hostname exclude each other")
+	}
+	for _, u := range c.ListenPeerURLs {
+		switch {
+		case !secure(u):
+		case !t.Given():
+			return fmt.Errorf("--peer-cert-file and --peer-key-file, or --peer-auto-tls, are required for --listen-peer-urls %s", u.String())
+		case (t.CertFile == "") != (t.KeyFile == ""):
+			return errors.New("--peer-cert-file and --peer-key-file must be given together")
+		case (t.ShownCertFile == "") != (t.ShownKeyFile == ""):
+			return errors.New("--peer-client-cert-file and --peer-client-key-file must be given together")
+		}
+	}
+	return nil
 }
 
 // checkTLS checks what only all settings of TLS together show. made holds the

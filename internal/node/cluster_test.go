@@ -2,11 +2,13 @@ package node
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -257,4 +259,59 @@ func TestNodesThatDoNotBelong(t *testing.T) {
 	odd.wipe()
 	expect(odd.launch(nil), "refuses this node", "another data directory", "bring the directory back")
 	c.put("k", "v")
+}
+
+// secured makes the nodes speak TLS to each other, each with the flags that fn returns.
+func (c *cluster) secured(fn func(m *machine) []string) {
+	for _, m := range c.machines {
+		for i, f := range m.flags {
+			m.flags[i] = strings.ReplaceAll(f, "http://", "https://")
+		}
+		m.flags = append(m.flags, fn(m)...)
+	}
+}
+
+func TestNodesOverTLS(t *testing.T) {
+	dir := t.TempDir()
+	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	writePEM(t, filepath.Join(dir, "ca.pem"), "CERTIFICATE", ca.cert.Raw)
+	c := newCluster(t, 3)
+	c.secured(func(m *machine) []string {
+		pair := filepath.Join(dir, m.name)
+		writePair(t, pair, ca.issue(m.name, 2*time.Hour))
+		return []string{
+			"--peer-cert-file", pair + ".pem", "--peer-key-file", pair + ".key", "--peer-trusted-ca-file", filepath.Join(dir, "ca.pem"),
+			"--peer-client-cert-auth", "--peer-cert-allowed-cn", "n0,n1,n2",
+		}
+	})
+	c.start(c.machines...)
+	c.put("k", "1")
+	// A node that shows a certificate of another authority, or of another name, is not let in.
+	odd := c.machines[2]
+	c.stop(odd)
+	pair := filepath.Join(dir, "odd")
+	for _, cert := range []tls.Certificate{other.issue("n2", 2*time.Hour), ca.issue("n3", 2*time.Hour)} {
+		writePair(t, pair, cert)
+		stop := make(chan struct{})
+		ended := make(chan error)
+		go func() { ended <- odd.launch(stop, "--peer-cert-file", pair+".pem", "--peer-key-file", pair+".key") }()
+		select {
+		case err := <-ended:
+			t.Errorf("a stranger got in: %v", err)
+		case <-time.After(2 * time.Second):
+			close(stop)
+			if err := <-ended; !errors.Is(err, ErrStopped) {
+				t.Error(err)
+			}
+		}
+	}
+	c.start(odd)
+	c.put("k", "2")
+}
+
+func TestNodesWithCertificatesOfTheirOwn(t *testing.T) {
+	c := newCluster(t, 3)
+	c.secured(func(*machine) []string { return []string{"--peer-auto-tls", "--data-dir", t.TempDir()} })
+	c.start(c.machines...)
+	c.put("k", "1")
 }

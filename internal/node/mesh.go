@@ -6,8 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
+	"path/filepath"
 	"slices"
 	"sync"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
@@ -140,6 +145,10 @@ func (n *Node) openMesh(o *Options) error {
 			return err
 		}
 	}
+	info, err := peerTLS(o)
+	if err != nil {
+		return err
+	}
 	n.mesh = peer.New(peer.Config{
 		Deployment: id.DeploymentID, Node: id.NodeID, Instance: id.Instance,
 		ClusterID: func() uint64 { return machine.State().Cluster.ID },
@@ -149,15 +158,54 @@ func (n *Node) openMesh(o *Options) error {
 				n.fail(err)
 			}
 		},
+		TLS:     info.ClientConfig,
 		Timeout: 2 * o.Config.ElectionTimeout, MaxFrame: maxPeerFrame(o.Config), Log: n.log,
 	})
 	for _, l := range listeners {
-		n.mesh.Serve(l, l.secure)
+		if l.secure {
+			l.Listener, err = transport.NewTLSListener(hurried{l.Listener, 2 * o.Config.ElectionTimeout}, &info)
+			if err != nil {
+				return fmt.Errorf("read certificates for other nodes: %w", err)
+			}
+		}
+		n.mesh.Serve(l)
 	}
 	for _, m := range first {
 		n.mesh.Reach(m.ID)
 	}
 	return nil
+}
+
+// peerTLS returns the settings of TLS between nodes.
+func peerTLS(o *Options) (transport.TLSInfo, error) {
+	t := &o.Config.PeerTLS
+	var hosts []string
+	for _, u := range o.Config.ListenPeerURLs {
+		hosts = append(hosts, u.Host)
+	}
+	info, err := tlsInfo(t, filepath.Join(o.Config.DataDir, "fixtures", "peer"), hosts, o.Log)
+	if err == nil && t.CRLFile != "" {
+		err = checkRevocations(t.CRLFile)
+	}
+	// Certificates that nodes make for themselves are signed by nobody.
+	info.InsecureSkipVerify = t.Auto && t.CertFile == ""
+	return info, err
+}
+
+// hurried is a listener whose connections must have begun to be used after a while. Who
+// reads from them lifts the deadline.
+type hurried struct {
+	net.Listener
+	within time.Duration
+}
+
+// Accept returns the next connection.
+func (h hurried) Accept() (net.Conn, error) {
+	c, err := h.Listener.Accept()
+	if err == nil {
+		err = c.SetDeadline(time.Now().Add(h.within))
+	}
+	return c, err
 }
 
 // listenPeers opens the listeners for other nodes.

@@ -31,7 +31,7 @@ func (n *Node) openTLS(o *Options) error {
 		if !l.secure {
 			continue
 		}
-		info, err := tlsInfo(&o.Config.ClientTLS, o.Config.DataDir, hosts, o.Log)
+		info, err := tlsInfo(&o.Config.ClientTLS, filepath.Join(o.Config.DataDir, "fixtures", "client"), hosts, o.Log)
 		if err != nil {
 			return err
 		}
@@ -42,15 +42,16 @@ func (n *Node) openTLS(o *Options) error {
 }
 
 // tlsInfo returns the settings of TLS as etcd's library has them, with a
-// certificate below dir for hosts where one is to be made.
+// certificate in dir for hosts where one is to be made.
 func tlsInfo(t *config.TLS, dir string, hosts []string, log *slog.Logger) (transport.TLSInfo, error) {
 	info := transport.TLSInfo{
 		CertFile: t.CertFile, KeyFile: t.KeyFile, TrustedCAFile: t.TrustedCAFile, ClientCertAuth: t.ClientCertAuth,
 		CRLFile: t.CRLFile, AllowedCNs: t.AllowedCNs, AllowedHostnames: t.AllowedHostnames,
 		CipherSuites: t.CipherSuites, MinVersion: t.MinVersion, MaxVersion: t.MaxVersion,
+		ClientCertFile: t.ShownCertFile, ClientKeyFile: t.ShownKeyFile, SkipClientSANVerify: t.AnyAddress,
 	}
 	if info.CertFile == "" && t.Auto {
-		made, err := transport.SelfCert(etcdlog.New(log), filepath.Join(dir, "fixtures", "client"), hosts, t.SelfSignedYears)
+		made, err := transport.SelfCert(etcdlog.New(log), dir, hosts, t.SelfSignedYears)
 		if err != nil {
 			return info, fmt.Errorf("make certificate: %w", err)
 		}

@@ -63,7 +63,8 @@ func (a *authority) issue(name string, valid time.Duration) tls.Certificate {
 	check(a.t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(a.next), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name + ".example"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(valid - time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(valid - time.Hour),
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}

@@ -117,10 +117,10 @@ func (m *Mesh) dial(ctx context.Context, address string) (net.Conn, error) {
 	if err != nil || u.Scheme == "http" || u.Scheme == "unix" {
 		return conn, err
 	}
-	if m.cfg.ClientTLS == nil {
-		return nil, errors.Join(errNoTLS, conn.Close())
+	cfg, err := m.clientTLS()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
 	}
-	cfg := m.cfg.ClientTLS.Clone()
 	if cfg.ServerName == "" {
 		cfg.ServerName = u.Hostname()
 	}
@@ -129,6 +129,14 @@ func (m *Mesh) dial(ctx context.Context, address string) (net.Conn, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return secure, nil
+}
+
+// clientTLS returns what a connection is made with.
+func (m *Mesh) clientTLS() (*tls.Config, error) {
+	if m.cfg.TLS == nil {
+		return nil, errNoTLS
+	}
+	return m.cfg.TLS()
 }
 
 // receive returns the next message that says something.

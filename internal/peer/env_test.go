@@ -146,7 +146,7 @@ func start(t *testing.T, change func(*Config)) *net3 {
 		}
 		m := New(c)
 		n.meshes[id] = m
-		m.Serve(n.doors[id], false)
+		m.Serve(n.doors[id])
 		t.Cleanup(m.Close)
 	}
 	return n

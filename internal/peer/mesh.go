@@ -37,8 +37,8 @@ type Config struct {
 	// MaxFrame bounds the bytes of one message, MaxQueued those of the calls that wait
 	// to be sent to one node; 0 is the default of each.
 	MaxFrame, MaxQueued int
-	// ServerTLS is for listeners that are secure, ClientTLS for URLs of https and unixs.
-	ServerTLS, ClientTLS *tls.Config
+	// TLS is asked for each connection to a URL of https or unixs; nil refuses those.
+	TLS func() (*tls.Config, error)
 	// Log receives what operators should see.
 	Log *slog.Logger
 }
@@ -133,13 +133,8 @@ var service = grpc.ServiceDesc{
 
 const openMethod = "/latchkey.peer.Peer/Open"
 
-// Serve lets other nodes in on a listener, over TLS if it is secure, until the mesh is
-// closed. It returns at once.
-func (m *Mesh) Serve(l net.Listener, secure bool) {
-	if secure {
-		// The handshakes are made by gRPC's goroutine of each connection.
-		l = tls.NewListener(l, m.cfg.ServerTLS)
-	}
+// Serve lets other nodes in on a listener until the mesh is closed. It returns at once.
+func (m *Mesh) Serve(l net.Listener) {
 	m.wg.Go(func() {
 		if err := m.server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			m.cfg.Log.Error("other nodes can't be served any more",
