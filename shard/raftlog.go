@@ -42,8 +42,15 @@ func (g raftLogger) Infof(format string, args ...any) { g.log(slog.LevelDebug-4,
 // Warningf logs at debug level.
 func (g raftLogger) Warningf(format string, args ...any) { g.log(slog.LevelDebug, format, args) }
 
-// Errorf logs at warning level.
-func (g raftLogger) Errorf(format string, args ...any) { g.log(slog.LevelWarn, format, args) }
+// Errorf logs at warning level. Of hosts that can't be reached, which dragonboat tells
+// at each attempt, the owner of the wire tells once.
+func (g raftLogger) Errorf(format string, args ...any) {
+	level := slog.LevelWarn
+	if g.pkg == "transport" {
+		level = slog.LevelDebug
+	}
+	g.log(level, format, args)
+}
 
 // Panicf logs at error level and panics.
 func (g raftLogger) Panicf(format string, args ...any) {
