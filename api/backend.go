@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -110,6 +111,9 @@ type NodeStatus struct {
 	RaftIndex, RaftAppliedIndex uint64
 }
 
+// ErrNotMoved is returned for a member that did not take over the leadership in time.
+var ErrNotMoved = errors.New("the leadership was not taken over in time")
+
 // Maintenance is the node's own business: state, hashes, backup.
 type Maintenance interface {
 	Status() NodeStatus
@@ -123,6 +127,9 @@ type Maintenance interface {
 	HashKV(ctx context.Context, rev int64) (*pb.HashKVResponse, error)
 	// Hash hashes the whole state of this node's replica.
 	Hash(ctx context.Context) (uint32, error)
+	// MoveLeader has a member lead the system shard, and the data shards that this node
+	// leads. ErrNotMoved says that it did not take over in time.
+	MoveLeader(ctx context.Context, member uint64) error
 	// Defragment gives space of removed versions back to the disk.
 	Defragment(ctx context.Context) error
 	// WriteSnapshot writes a backup of the whole keyspace at one revision in the

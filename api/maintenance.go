@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -24,8 +25,9 @@ const (
 )
 
 var (
-	errNoTransfer  = unimplemented("latchkey: moving the leader to another member is not available yet")
 	errNoDowngrade = unimplemented("latchkey: there is no older version to downgrade to")
+	// errTransferTimeout is what etcd's leader answers where the transferee does not take over.
+	errTransferTimeout = unknown("etcdserver: request timed out, leader transfer took too long")
 )
 
 // maintenanceService is etcd's Maintenance service.
@@ -175,9 +177,14 @@ func (s *maintenanceService) MoveLeader(ctx context.Context, r *pb.MoveLeaderReq
 		return nil, errBadLeaderTransferee
 	case target.GetID() == leader:
 		return &pb.MoveLeaderResponse{}, nil
-	default:
-		return nil, errNoTransfer
 	}
+	if err := s.node.MoveLeader(ctx, target.GetID()); err != nil {
+		if errors.Is(err, ErrNotMoved) {
+			err = errTransferTimeout
+		}
+		return nil, toStatus(err)
+	}
+	return &pb.MoveLeaderResponse{}, nil
 }
 
 // Downgrade judges the version to go back to. Cancelling succeeds: no downgrade

@@ -150,8 +150,13 @@ func TestMoveLeader(t *testing.T) {
 	check(t, move(testMember))
 	wantStatus(t, move(9), codes.FailedPrecondition, "etcdserver: bad leader transferee")
 	wantStatus(t, move(3), codes.FailedPrecondition, "etcdserver: bad leader transferee")
-	wantStatus(t, move(2), codes.Unimplemented, "latchkey: moving the leader to another member is not available yet")
-	r.leader.Store(2)
+	r.fail = ErrNotMoved
+	wantStatus(t, move(2), codes.Unknown, "etcdserver: request timed out, leader transfer took too long")
+	r.fail = nil
+	check(t, move(2))
+	if got := r.Leader(); got != 2 {
+		t.Errorf("member %d leads", got)
+	}
 	wantStatus(t, move(testMember), codes.FailedPrecondition, "etcdserver: not leader")
 }
 

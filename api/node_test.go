@@ -383,6 +383,14 @@ func (n *node) Hash(context.Context) (uint32, error) {
 
 func (n *node) Defragment(ctx context.Context) error { return n.enter(ctx) }
 
+func (n *node) MoveLeader(ctx context.Context, member uint64) error {
+	if err := n.enter(ctx); err != nil {
+		return err
+	}
+	n.leader.Store(member)
+	return nil
+}
+
 func (n *node) WriteSnapshot(ctx context.Context, w io.Writer) error {
 	if err := n.enter(ctx); err != nil {
 		return err

@@ -167,6 +167,17 @@ func (m *metrics) follow(system *shard.Replica, shards map[uint64]*shard.Data) e
 		gauge("server_proposals_applied_total", "Entries applied, over all logs that this node has.", applied),
 		gauge("server_proposals_pending", "Commands that wait for the log or are under way.",
 			replicas(func(r *shard.Replica) float64 { return float64(r.Pending()) })),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "latchkey", Name: "shards_led", Help: "Data shards that this node leads.",
+		}, func() float64 {
+			led := 0
+			for _, d := range shards {
+				if d.Replica().Serving() != 0 {
+					led++
+				}
+			}
+			return float64(led)
+		}),
 		counter("mvcc_put_total", "Puts, those of transactions among them.",
 			stores(func(s mvcc.Stats) int64 { return s.Puts })),
 		counter("mvcc_delete_total", "Deletes, those of transactions among them.",

@@ -165,7 +165,7 @@ func TestMetricsPage(t *testing.T) {
 			t.Errorf("the page says nothing of %s", name)
 		}
 	}
-	for _, m := range regexp.MustCompile(`(?m)^# TYPE ((?:etcd|grpc)_\w+) `).FindAllStringSubmatch(page, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE ((?:etcd|grpc|latchkey)_\w+) `).FindAllStringSubmatch(page, -1) {
 		if !slices.Contains(served, m[1]) {
 			t.Errorf("the page does not list %s", m[1])
 		}
@@ -377,7 +377,7 @@ var fixed = map[string]float64{
 	"etcd_server_has_leader": 1, "etcd_server_is_leader": 1, "etcd_server_is_learner": 0,
 	"etcd_server_leader_changes_seen_total": 1, "etcd_server_id": 1, "etcd_server_version": 1,
 	"etcd_server_go_version": 1, "etcd_cluster_version": 1, "etcd_server_quota_backend_bytes": 2 << 30,
-	"etcd_disk_defrag_inflight": 0, "etcd_server_proposals_pending": 0,
+	"etcd_disk_defrag_inflight": 0, "etcd_server_proposals_pending": 0, "latchkey_shards_led": 1,
 }
 
 // TestMetricsMove does one thing after the other and looks at what moves by it, for

@@ -72,6 +72,8 @@ type Node struct {
 	metrics   *metrics
 	disk      *diskWatch
 	sweeping  *sweeping
+	// leaders is nil where there are no other nodes.
+	leaders *leaderships
 	// failed has room for the first failure; it is never closed. giveUp ends the start.
 	failed chan error
 	giveUp context.CancelCauseFunc
@@ -134,6 +136,9 @@ func Start(o Options) (n *Node, err error) {
 	n.watchDisk(o.StateFS)
 	n.sweeping = &sweeping{compacted: n.cluster.Compacted, sweep: n.router.SweepTo, log: n.log}
 	n.sweeping.start()
+	if n.leaders != nil {
+		n.leaders.start()
+	}
 	n.serve()
 	return n, nil
 }
@@ -291,7 +296,8 @@ func requestTimeout(c *config.Config) time.Duration { return 5*time.Second + 2*c
 func (n *Node) openServer(o *Options) error {
 	c := o.Config
 	n.router = router.New(router.Config{
-		Map: n.cluster, Order: n.cluster, Directory: n.cluster, Shards: n.shards, Timeout: requestTimeout(c), Compactor: n.compactState,
+		Map: n.cluster, Order: n.cluster, Directory: n.cluster, Leaders: n.openLeaders(), Shards: n.shards,
+		Timeout: requestTimeout(c), Compactor: n.compactState,
 	})
 	for _, d := range n.shards {
 		d.Connect(n.router)
@@ -362,8 +368,12 @@ func (n *Node) Addrs() []net.Addr {
 // Failed yields an error when the node can't go on and should be stopped.
 func (n *Node) Failed() <-chan error { return n.failed }
 
-// Stop ends the node: calls that run may finish while ctx lasts.
+// Stop ends the node: what it leads is handed over, and calls that run may finish while
+// ctx lasts.
 func (n *Node) Stop(ctx context.Context) error {
+	if n.leaders != nil {
+		n.leaders.drain(ctx)
+	}
 	n.server.Stop(ctx)
 	<-n.served
 	return n.close()
@@ -385,6 +395,9 @@ func (n *Node) close() error {
 	}
 	if n.sweeping != nil {
 		n.sweeping.close()
+	}
+	if n.leaders != nil {
+		n.leaders.close()
 	}
 	if n.router != nil {
 		n.router.Close()

@@ -31,6 +31,14 @@ func (s services) Status() api.NodeStatus {
 	return api.NodeStatus{DBSizeInUse: s.LiveSize(), RaftIndex: applied, RaftAppliedIndex: applied}
 }
 
+// MoveLeader has a node lead the system shard, and the data shards that this one leads.
+func (s services) MoveLeader(ctx context.Context, node uint64) error {
+	if s.node.leaders == nil {
+		return api.ErrNotMoved
+	}
+	return s.node.leaders.move(ctx, node)
+}
+
 // pebbleLogger passes on what the state's Pebble has to say.
 type pebbleLogger struct{ log *slog.Logger }
 

@@ -27,6 +27,7 @@ const (
 	methodAwaitEnded byte = 23
 	methodRegister   byte = 24
 	methodDrop       byte = 25
+	methodApplied    byte = 26
 )
 
 // Leaders finds the leaders of data shards on other nodes.
@@ -40,6 +41,22 @@ type Leaders struct {
 }
 
 var _ router.Leaders = (*Leaders)(nil)
+
+// Applied returns the index of the log up to which a node has applied a data shard. A
+// node that answers is there.
+func (l *Leaders) Applied(ctx context.Context, node, shardID uint64) (index uint64, err error) {
+	answer, err := l.Mesh.Call(ctx, node, binary.AppendUvarint([]byte{methodApplied}, shardID))
+	if err != nil {
+		return 0, err
+	}
+	result, err := open(answer)
+	if err != nil {
+		return 0, err
+	}
+	r := reader{rest: result}
+	index = r.uvarint()
+	return index, r.done()
+}
 
 // Leader returns the leader of a shard on another node as this node's replica knows
 // it, nil if there is none.

@@ -53,6 +53,7 @@ var methodNames = map[byte]string{
 	methodSystemPropose: "Propose", methodSystemConfirm: "Confirm", methodAsk: "Ask",
 	methodCarry: "Write", methodConfirm: "Confirm", methodPromise: "Promise", methodRaise: "Raise", methodSweepTo: "SweepTo",
 	methodRenew: "Renew", methodTimeToLive: "TimeToLive", methodAwaitEnded: "AwaitEnded", methodRegister: "Register", methodDrop: "Drop",
+	methodApplied: "Applied",
 }
 
 // data answers a call for a data shard.
@@ -131,6 +132,9 @@ var dataCalls = map[byte]func(d *shard.Data, r *reader) func(ctx context.Context
 			ended = append(ended, lease.Ref{ID: r.varint(), Incarnation: r.uvarint()})
 		}
 		return func(ctx context.Context, dst []byte) ([]byte, error) { return dst, d.Drop(ctx, ended) }
+	},
+	methodApplied: func(d *shard.Data, _ *reader) func(context.Context, []byte) ([]byte, error) {
+		return indexed(func(context.Context) (uint64, error) { return d.Replica().Applied(), nil })
 	},
 }
 

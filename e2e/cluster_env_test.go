@@ -1,0 +1,159 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/latchkey-db/latchkey/e2e/faults"
+)
+
+// cluster is three nodes and a client of each.
+type cluster struct {
+	*faults.Cluster
+	t       testing.TB
+	network *faults.Network
+	shards  int
+	clients []*clientv3.Client
+}
+
+// networks counts those made, so that tests side by side don't share addresses.
+var networks atomic.Int64
+
+// newCluster starts three nodes with so many data shards, cut in the letters. With
+// links each has a network namespace of its own, for which the test must run as root.
+func newCluster(tb testing.TB, shards int, links bool, args ...string) *cluster {
+	tb.Helper()
+	bin, err := binary()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := &cluster{t: tb, shards: shards}
+	o := faults.Options{Binary: bin, Nodes: 3, Dir: tb.TempDir(), Args: args}
+	if splits := faults.Splits(shards); splits != "" {
+		o.Args = append(o.Args, splitsFlag, splits)
+	}
+	if links {
+		if c.network, err = faults.NewNetwork(o.Nodes, int(networks.Add(1))); err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() { c.must(c.network.Close()) })
+		o.Network = c.network
+	}
+	if c.Cluster, err = faults.New(o); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if tb.Failed() {
+			for _, n := range c.Nodes {
+				tb.Logf("log of %s:\n%s", n.Name, n.Log())
+			}
+		}
+		c.must(c.Close())
+	})
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
+	defer cancel()
+	c.must(c.Start(ctx))
+	var done func() error
+	c.clients, done, err = faults.DialEach(c.Cluster)
+	c.must(err)
+	tb.Cleanup(func() { c.must(done()) })
+	return c
+}
+
+// mayCutLinks reports whether the test can make network namespaces.
+func mayCutLinks() bool {
+	_, err := exec.LookPath("ip")
+	return err == nil && os.Getuid() == 0
+}
+
+func (c *cluster) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// all returns a client of all nodes; the test's end closes it.
+func (c *cluster) all() *clientv3.Client {
+	c.t.Helper()
+	all, err := faults.Dial(c.Endpoints()...)
+	c.must(err)
+	c.t.Cleanup(func() { _ = all.Close() })
+	return all
+}
+
+func (c *cluster) healthy() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	c.must(c.AwaitHealthy(ctx))
+}
+
+var shardsLed = regexp.MustCompile(`(?m)^latchkey_shards_led (\d+)`)
+
+// led returns how many data shards a node leads, or an error if it does not say.
+func (c *cluster) led(node int) (n int, err error) {
+	client := http.Client{Timeout: time.Second}
+	resp, err := client.Get("http://" + c.Nodes[node].Client + "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	page, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		return 0, err
+	}
+	m := shardsLed.FindSubmatch(page)
+	if m == nil {
+		return 0, errors.New("no such metric")
+	}
+	_, err = fmt.Sscan(string(m[1]), &n)
+	return n, err
+}
+
+// leader returns a node that leads data shards, the most of them.
+func (c *cluster) leader() int {
+	c.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		best, most := -1, 0
+		for i := range c.Nodes {
+			if n, err := c.led(i); err == nil && n > most {
+				best, most = i, n
+			}
+		}
+		if best >= 0 {
+			return best
+		}
+	}
+	c.t.Fatal("no node leads a data shard")
+	return -1
+}
+
+// onShards runs a test with one data shard and with four.
+func onShards(t *testing.T, fn func(t *testing.T, shards int)) {
+	t.Helper()
+	for _, shards := range []int{1, 4} {
+		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
+			t.Parallel() // they wait more than they work
+			fn(t, shards)
+		})
+	}
+}
+
+// inShards returns a key for each of up to four shards, of the same name.
+func inShards(shards int, name string) (keys []string) {
+	for i := range shards {
+		keys = append(keys, string(rune('a'+i*26/shards))+"/"+name)
+	}
+	return keys
+}

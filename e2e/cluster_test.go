@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/latchkey-db/latchkey/e2e/faults"
+)
+
+// Clients see nothing that a single etcd could not have shown them while a minority of
+// the nodes is killed, suspended, stopped and cut off, and all are restarted.
+func TestFaults(t *testing.T) {
+	onShards(t, func(t *testing.T, shards int) {
+		t.Helper()
+		c := newCluster(t, shards, mayCutLinks())
+		seed := historySeed(t, shards)
+		n := &faults.Nemesis{
+			Cluster: c.Cluster, Network: c.network, Report: &faults.Report{},
+			Longest: time.Duration(sized(3, 10)) * time.Second, Rest: time.Second,
+		}
+		sets := faults.NewLockSet(n.Report, seed, c.clients)
+		c.must(faults.Run(t.Context(), n, seed, c.clients, time.Duration(sized(15, 300))*time.Second,
+			faults.NewChains(n.Report, 8, c.clients), faults.NewRegisters(n.Report, seed, c.clients),
+			faults.NewLeases(n.Report, 4, 6, 25*time.Second, c.clients), sets))
+		t.Logf("operations=%d faults=%v, %d numbers lost behind unchecked tokens", n.Report.Operations.Load(), n.Report.Faults(), sets.Lost)
+		for _, v := range n.Report.Violations() {
+			t.Error(v)
+		}
+	})
+}
+
+// Leaders of many shards end up spread evenly over the nodes, and a node that is stopped
+// hands over what it leads before it goes.
+func TestLeadersAreSpread(t *testing.T) {
+	c := newCluster(t, 12, false)
+	spread := func(most int) {
+		t.Helper()
+		deadline := time.Now().Add(time.Minute)
+		for {
+			led := make([]int, len(c.Nodes))
+			even, sum := true, 0
+			for i := range c.Nodes {
+				n, err := c.led(i)
+				if err != nil {
+					n = -1
+				}
+				led[i] = n
+				sum += max(n, 0)
+				even = even && n <= most
+			}
+			if even && sum == c.shards {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the nodes lead %v of %d shards", led, c.shards)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	spread(4)
+	took, err := c.Nodes[0].Terminate()
+	c.must(err)
+	t.Logf("stopping took %v", took)
+	spread(6)
+	c.must(c.Nodes[0].Launch())
+	c.healthy()
+	spread(4)
+}
+
+// A rolling restart costs clients of all nodes no error but those of the connection to
+// the node that goes, and no lock.
+func TestRollingRestart(t *testing.T) {
+	onShards(t, func(t *testing.T, shards int) {
+		t.Helper()
+		c := newCluster(t, shards, false)
+		n := &faults.Nemesis{Cluster: c.Cluster, Report: &faults.Report{}, Kinds: []string{"rolling"}, Longest: time.Second, Rest: time.Second}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		c.must(faults.Run(ctx, n, 1, c.clients, 8*time.Second,
+			faults.NewChains(n.Report, 6, c.clients), faults.NewLeases(n.Report, 4, 6, 25*time.Second, c.clients)))
+		for _, v := range n.Report.Violations() {
+			t.Error(v)
+		}
+		t.Logf("operations=%d faults=%v", n.Report.Operations.Load(), n.Report.Faults())
+	})
+}

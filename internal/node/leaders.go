@@ -1,0 +1,218 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/latchkey-db/latchkey/api"
+	"github.com/latchkey-db/latchkey/internal/remote"
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/router"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+const (
+	// spreadEvery is how often a node looks whether it leads too many shards. It hands
+	// one over at a time.
+	spreadEvery = time.Second
+	// handoverTimeout bounds the wait for one change of leader.
+	handoverTimeout = time.Second
+	// handoverAttempts is how often a leadership is offered before a node stops without
+	// having handed it over.
+	handoverAttempts = 3
+	// maxHandoverLag is how many entries a replica may be behind to be made leader.
+	maxHandoverLag = 500
+	// appliedTimeout bounds the question to another node how far it is.
+	appliedTimeout = 300 * time.Millisecond
+)
+
+// leaderships spreads the leaders of the data shards over the nodes, and hands over
+// what this node leads before it stops.
+type leaderships struct {
+	self  uint64
+	nodes []uint64
+	// system and data are this node's replicas.
+	system *shard.Replica
+	data   map[uint64]*shard.Replica
+	// nodeOf and replicaOf map the members of a shard.
+	nodeOf    func(shardID, replicaID uint64) uint64
+	replicaOf func(shardID, node uint64) uint64
+	// reached reports whether another node is connected, and applied asks it how far its
+	// replica of a data shard has applied.
+	reached func(node uint64) bool
+	applied func(ctx context.Context, node, shardID uint64) (uint64, error)
+	log     *slog.Logger
+
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+// openLeaders returns how the leaders on other nodes are found, nil where there are none.
+func (n *Node) openLeaders() router.Leaders {
+	if n.mesh == nil {
+		return nil
+	}
+	nodeOf := func(shardID, replicaID uint64) uint64 {
+		if shardID == placement.SystemShard {
+			return n.cluster.NodeOf(replicaID)
+		}
+		return n.cluster.State().Shards[shardID].Replicas[replicaID]
+	}
+	found := &remote.Leaders{Mesh: n.mesh, Shards: n.shards, NodeOf: nodeOf}
+	n.leaders = &leaderships{
+		self: n.roster.self, system: n.cluster.Replica(), data: make(map[uint64]*shard.Replica),
+		nodeOf: nodeOf, replicaOf: func(_, node uint64) uint64 { return replicaOf(n.roster.first, node) },
+		reached: n.mesh.Reached, applied: found.Applied, log: n.log, stop: func() {},
+	}
+	for _, m := range n.roster.first {
+		n.leaders.nodes = append(n.leaders.nodes, m.ID)
+	}
+	for id, d := range n.shards {
+		n.leaders.data[id] = d.Replica()
+	}
+	return found
+}
+
+func (l *leaderships) start() {
+	var ctx context.Context
+	ctx, l.stop = context.WithCancel(context.Background())
+	l.wg.Go(func() {
+		t := time.NewTicker(spreadEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+				l.spread(ctx)
+			}
+		}
+	})
+}
+
+func (l *leaderships) close() {
+	l.stop()
+	l.wg.Wait()
+}
+
+// leads returns who leads the data shards, as this node knows it.
+func (l *leaderships) leads() []placement.Lead {
+	leads := make([]placement.Lead, 0, len(l.data))
+	for id, r := range l.data {
+		if node := l.nodeOf(id, r.Leader().ReplicaID); node != 0 {
+			leads = append(leads, placement.Lead{Shard: id, Node: node})
+		}
+	}
+	slices.SortFunc(leads, func(a, b placement.Lead) int { return int(a.Shard) - int(b.Shard) })
+	return leads
+}
+
+// spread hands over one leadership if this node has too many.
+func (l *leaderships) spread(ctx context.Context) {
+	leads := l.leads()
+	if len(leads) < len(l.data) {
+		return // somebody is being elected
+	}
+	// Whether a node is fit is asked only of the one that would get the leadership.
+	fit := slices.Clone(l.nodes)
+	for {
+		h, ok := placement.NextHandover(l.self, leads, fit)
+		if !ok {
+			return
+		}
+		if l.caughtUp(ctx, h.To, l.data[h.Shard]) {
+			l.offer(ctx, l.data[h.Shard], h.To)
+			return
+		}
+		fit = slices.DeleteFunc(fit, func(n uint64) bool { return n == h.To })
+	}
+}
+
+// caughtUp reports whether a node is there and its replica of a shard can lead without
+// delay. The log of the system shard is so small that nobody is far behind.
+func (l *leaderships) caughtUp(ctx context.Context, node uint64, r *shard.Replica) bool {
+	if r == l.system {
+		return l.reached(node)
+	}
+	ctx, cancel := context.WithTimeout(ctx, appliedTimeout)
+	defer cancel()
+	mine := r.Applied()
+	index, err := l.applied(ctx, node, r.ShardID())
+	return err == nil && index+maxHandoverLag >= mine
+}
+
+// offer has a replica hand its leadership to a node, waits for a moment until it has
+// gone, and reports whether it has.
+func (l *leaderships) offer(ctx context.Context, r *shard.Replica, node uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
+	defer cancel()
+	if err := r.Transfer(l.replicaOf(r.ShardID(), node)); err != nil {
+		l.log.Debug("leadership was not handed over", slog.Uint64("shard", r.ShardID()), slog.Any("error", err))
+		return false
+	}
+	for {
+		known, over := r.LeaderUntil()
+		if known.ReplicaID != 0 && known.ReplicaID != r.ReplicaID() {
+			return true
+		}
+		select {
+		case <-over.Done():
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// drain hands over, one by one, all that this node leads, the system shard last: while it
+// moves, the others can't get numbers.
+func (l *leaderships) drain(ctx context.Context) {
+	var left []uint64
+	for _, lead := range l.leads() {
+		if lead.Node == l.self && !l.handOver(ctx, l.data[lead.Shard]) {
+			left = append(left, lead.Shard)
+		}
+	}
+	if l.nodeOf(l.system.ShardID(), l.system.Leader().ReplicaID) == l.self && !l.handOver(ctx, l.system) {
+		left = append(left, l.system.ShardID())
+	}
+	if len(left) > 0 && len(l.nodes) > 1 {
+		l.log.Warn("leaderships were not handed over; others are elected when this node is missed", slog.Any("shards", left))
+	}
+}
+
+// handOver hands one leadership to the node that leads the fewest and can take it.
+func (l *leaderships) handOver(ctx context.Context, r *shard.Replica) bool {
+	for range handoverAttempts {
+		count := make(map[uint64]int)
+		for _, lead := range l.leads() {
+			count[lead.Node]++
+		}
+		others := slices.DeleteFunc(slices.Clone(l.nodes), func(n uint64) bool { return n == l.self })
+		slices.SortStableFunc(others, func(a, b uint64) int { return count[a] - count[b] })
+		for _, node := range others {
+			if ctx.Err() != nil {
+				return false
+			}
+			if l.caughtUp(ctx, node, r) && l.offer(ctx, r, node) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// move has a node lead the system shard, and the data shards that this node leads.
+func (l *leaderships) move(ctx context.Context, node uint64) error {
+	for _, lead := range l.leads() {
+		if lead.Node == l.self && l.caughtUp(ctx, node, l.data[lead.Shard]) {
+			l.offer(ctx, l.data[lead.Shard], node)
+		}
+	}
+	if !l.offer(ctx, l.system, node) {
+		return api.ErrNotMoved
+	}
+	return nil
+}
