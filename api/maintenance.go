@@ -57,9 +57,10 @@ func (s *maintenanceService) Status(ctx context.Context, _ *pb.StatusRequest) (*
 	}
 	node := s.node.Status()
 	resp := &pb.StatusResponse{
-		Header:           s.headers.current(),
-		Version:          ServerVersion,
-		DbSize:           s.node.DBSize(),
+		Header:  s.headers.current(),
+		Version: ServerVersion,
+		// etcd's file is never empty, and etcdctl divides by its size.
+		DbSize:           max(s.node.DBSize(), 1),
 		DbSizeInUse:      node.DBSizeInUse,
 		DbSizeQuota:      s.quota,
 		Leader:           s.cluster.Leader(),

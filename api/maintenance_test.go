@@ -14,8 +14,13 @@ import (
 
 func TestStatus(t *testing.T) {
 	r := start(t, nil)
-	r.put(t, "k", "v")
 	got, err := r.maintenance.Status(t.Context(), &pb.StatusRequest{})
+	check(t, err)
+	if got.GetDbSize() < 1 {
+		t.Errorf("the size of an empty store is %d, by which etcdctl divides", got.GetDbSize())
+	}
+	r.put(t, "k", "v")
+	got, err = r.maintenance.Status(t.Context(), &pb.StatusRequest{})
 	check(t, err)
 	want := &pb.StatusResponse{
 		Header: header(2), Version: "3.7.3", Leader: testMember,
