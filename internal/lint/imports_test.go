@@ -22,6 +22,7 @@ const module = "github.com/latchkey-db/latchkey"
 var allowed = map[string][]string{
 	"cmd/latchkey": {"internal/config", "internal/datadir", "internal/node"},
 	"bench":        {"internal/etcdlog", "internal/invariant"},
+	"bench/outage": {"e2e/faults"},
 	"bench/rounds": {},
 	"e2e/faults":   {"internal/etcdlog"},
 	"e2e/soak":     {"e2e/faults"},
