@@ -1,0 +1,149 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	raftpb "github.com/lni/dragonboat/v4/raftpb"
+
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// hooked is a context that runs a function when it is first asked whether it has ended,
+// as a proof of leadership does before it begins.
+type hooked struct {
+	context.Context
+	once *sync.Once
+	hook func()
+}
+
+func (h hooked) Err() error {
+	h.once.Do(h.hook)
+	return h.Context.Err()
+}
+
+// succeed has node 2 succeed node 1 as the leader of the system shard and gives a put
+// a number of the new term, which it returns.
+func (c *cluster) succeed() int64 {
+	c.tb.Helper()
+	if err := c.node(1).cluster.Replica().Transfer(2); err != nil {
+		c.tb.Fatal(err)
+	}
+	for range 10_000 {
+		if c.leads(placement.SystemShard) == c.node(2) {
+			return c.node(3).put(c.tb, "c/x", "1")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	c.tb.Fatal("node 2 does not succeed")
+	return 0
+}
+
+// An oracle is asked that has been deposed and does not know it. Before it proves that it
+// leads it is elected again, so that the proof succeeds: of another term than that of the
+// numbers. Higher ones were in use before the question was sent.
+func TestOracleElectedAgain(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		c.place(shardC, c.nodes[2])
+		old := c.node(1)
+		if _, err := old.cluster.Ask(t.Context(), 1); err != nil {
+			t.Fatal(err) // there are numbers left
+		}
+		c.net.setDecide(func(l link, system bool, _ *raftpb.Message) fate { return fate{lose: system && l.to == 1} })
+		term := old.cluster.Replica().Serving()
+		newer := c.succeed()
+		if old.cluster.Replica().Serving() != term {
+			t.Fatal("the deposed oracle knows; the run shows nothing")
+		}
+		asked := hooked{t.Context(), new(sync.Once), func() {
+			c.net.setDecide(nil)
+			c.place(placement.SystemShard, c.nodes[0])
+		}}
+		b, err := old.cluster.Ask(asked, 1)
+		if old.cluster.Replica().Serving() <= term {
+			t.Fatal("it was not elected again; the run shows nothing")
+		}
+		if !errors.Is(err, shard.ErrNotLeader) {
+			t.Errorf("answered %+v, %v, after a put at %d", b, err, newer)
+		}
+	})
+}
+
+// stopper is the leadership of a shard whose end takes until it is told.
+type stopper struct{ end chan struct{} }
+
+func (stopper) Began(uint64) {}
+func (s stopper) Ended()     { <-s.end }
+func (stopper) Tick()        {}
+
+// deafenSystem has node 1 not hear, until end is closed, who leads what on the hosts of the
+// system shard, other than those hosts' Raft: the one who tells it waits for a shard that
+// is there for that alone.
+func (c *cluster) deafenSystem(end chan struct{}) {
+	c.tb.Helper()
+	const id = 99
+	var replicas []*shard.Replica
+	for _, n := range c.nodes {
+		p := n.running()
+		machine, err := placement.Open(p.db, shard.Prefix(id, n.id))
+		if err != nil {
+			c.tb.Fatal(err)
+		}
+		config := shard.ReplicaConfig{ShardID: id, ReplicaID: n.id, Members: targets("system"), Machine: machine, Bind: func(*shard.Replica) {}}
+		if n.id == 1 {
+			config.Leads = stopper{end}
+		}
+		r, err := p.system.Start(config)
+		if err != nil {
+			c.tb.Fatal(err)
+		}
+		replicas = append(replicas, r)
+	}
+	move := func(to int) {
+		for range 10_000 {
+			if replicas[to].Serving() != 0 {
+				return
+			}
+			for _, r := range replicas {
+				// A refused request is made again.
+				_ = r.Transfer(uint64(to + 1))
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		c.tb.Fatalf("node %d does not lead", to+1)
+	}
+	move(0)
+	move(1)
+}
+
+// A deposed oracle that does not know it has its ReadIndex completed by its successor. It
+// answers nothing all the same.
+func TestCompletedReadIndexDoesNotMakeAnOracle(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		c.place(shardC, c.nodes[2])
+		old := c.node(1)
+		end := make(chan struct{})
+		defer close(end)
+		c.deafenSystem(end)
+		if _, err := old.cluster.Ask(t.Context(), 1); err != nil {
+			t.Fatal(err) // there are numbers left
+		}
+		term := old.cluster.Replica().Serving()
+		newer := c.succeed()
+		for _, count := range []int{0, 1} {
+			b, err := old.cluster.Ask(t.Context(), count)
+			if old.cluster.Replica().Serving() != term {
+				t.Fatal("the deposed oracle knows; the run shows nothing")
+			}
+			if !errors.Is(err, shard.ErrNotLeader) {
+				t.Errorf("asked for %d, answered %+v, %v, after a put at %d", count, b, err, newer)
+			}
+		}
+	})
+}
