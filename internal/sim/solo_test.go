@@ -2,10 +2,15 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	raftpb "github.com/lni/dragonboat/v4/raftpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -55,5 +60,54 @@ func TestSoloBecomesOrdered(t *testing.T) {
 			t.Fatalf("at %d after %d; the run shows nothing", last, past.Rev)
 		}
 		w.verify(last)
+	})
+}
+
+// solo runs a test on a cluster of one shard that counts by itself, led by node 1.
+func solo(t *testing.T, fn func(c *cluster)) {
+	t.Helper()
+	s := seed(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, options{seed: s, snapshotEntries: 60})
+		defer c.close()
+		c.placeAll(c.nodes[0])
+		fn(c)
+	})
+}
+
+// A node that does not know that its shard has become an ordered one reads at a revision
+// that was compacted since. It learns of the order as it waits to be up to date: only the
+// system shard knows of the compaction.
+func TestReadThatMeetsTheOrder(t *testing.T) {
+	solo(t, func(c *cluster) {
+		t := c.tb
+		c.unswept.Store(true)
+		old := c.node(1).put(t, "x", "1")
+		c.node(1).put(t, "x", "2")
+		if err := c.agree(t.Context(), placement.FirstDataShard); err != nil {
+			t.Fatal(err)
+		}
+		c.net.setDecide(func(l link, system bool, _ *raftpb.Message) fate {
+			return fate{lose: !system && (l.to == 3 || l.from == 3)}
+		})
+		past, err := c.node(1).shards[placement.FirstDataShard].Order(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.node(1).cluster.BeginOrder(t.Context(), past); err != nil {
+			t.Fatal(err)
+		}
+		c.node(1).compact(t, c.node(1).put(t, "x", "3"))
+		if c.node(3).shards[placement.FirstDataShard].Shape().Ordered {
+			t.Fatal("node 3 knows of the order; the run shows nothing")
+		}
+		read := meanwhile(func() (*pb.RangeResponse, error) {
+			return c.node(3).router.Range(t.Context(), &pb.RangeRequest{Key: []byte("x"), Revision: old})
+		})
+		time.Sleep(10 * time.Millisecond)
+		c.net.setDecide(nil)
+		if resp, err := read.wait(); !errors.Is(err, mvcc.ErrCompacted) {
+			t.Errorf("%v, %v", resp, err)
+		}
 	})
 }
