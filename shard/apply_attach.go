@@ -15,14 +15,18 @@ type verdict struct {
 	incarnation uint64
 }
 
-var (
-	// errUndecided turns away a command that uses a lease of which it brings no
-	// verdict.
-	errUndecided = fmt.Errorf("%w: it uses a lease that the shard does not know", ErrNotApplied)
-	// errUnknownLease turns away a command that uses a lease that its home did not know
-	// when it was asked.
-	errUnknownLease = fmt.Errorf("%w: it uses a lease that its home did not know", ErrNotApplied)
-)
+// errUndecided turns away a command that uses a lease of which it brings no verdict.
+var errUndecided = fmt.Errorf("%w: it uses a lease that the shard does not know", ErrNotApplied)
+
+// unknownLeaseError turns away a command that uses, where it goes, a lease that its home
+// did not know when it was asked.
+type unknownLeaseError struct{ id int64 }
+
+func (e unknownLeaseError) Error() string {
+	return fmt.Sprintf("%v: its home did not know lease %d", ErrNotApplied, e.id)
+}
+
+func (unknownLeaseError) Unwrap() error { return ErrNotApplied }
 
 var errBadVerdicts = errors.New("malformed verdicts")
 
@@ -90,7 +94,7 @@ func (l runLeases) Exists(id int64) bool {
 		switch {
 		case v.id != id:
 		case v.incarnation == 0:
-			r.undecided = errUnknownLease
+			r.undecided = unknownLeaseError{id}
 			return false
 		default:
 			return r.d.leases.MayCast(lease.Ref{ID: id, Incarnation: v.incarnation})

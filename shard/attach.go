@@ -73,23 +73,43 @@ func (p *pendingLeases) has(id int64) bool {
 	return p.counts[id] > 0
 }
 
+// turnedAway are the leases that a command was turned away for, since their homes did not
+// know them. They may have been granted meanwhile, and what else decides which leases the
+// command uses may have changed behind that: a lease does not exist if its home does not
+// know it when it is asked after the command was turned away for that very lease.
+type turnedAway []int64
+
+// again takes a rejection and reports whether the homes are to be asked again for the
+// command. If not, it returns what the rejection is for the client.
+func (t *turnedAway) again(rejected error) (bool, error) {
+	var unknown unknownLeaseError
+	switch {
+	case !errors.As(rejected, &unknown):
+		return false, rejected
+	case slices.Contains(*t, unknown.id):
+		return false, mvcc.ErrLeaseNotFound
+	}
+	*t = append(*t, unknown.id)
+	return true, nil
+}
+
 // attachAndSubmit puts a command through the log with what the homes say of the leases
 // that it may use. What they said is used only in the term in which they were asked.
-// Where the command turns out to use a lease that its home did not know, the home is
-// asked once more, since the lease may have been granted meanwhile; what it does not
-// know then does not exist. For a command of another node that node does so, since its
-// id is used up.
+// Where the command turns out to use a lease that its home did not know they are asked
+// again. For a command of another node that node does so, since its id is used up.
 func (d *Data) attachAndSubmit(ctx context.Context, p Proposal, ids []int64, g *Guard) (outcome, error) {
 	kind, payload := p.Kind, p.Payload
-	for again := false; ; again = true {
+	var turned turnedAway
+	for {
 		o, err := d.attachOnce(ctx, p, ids, func(v []verdict) (Kind, []byte) {
 			return guarded(g, kindAttached, append(append(appendVerdicts(nil, v), byte(kind)), payload...))
 		})
-		switch {
-		case p.ID != CommandID{}, !errors.Is(o.err, errUnknownLease):
+		if err != nil || p.ID != (CommandID{}) {
 			return o, err
-		case again:
-			return outcome{}, mvcc.ErrLeaseNotFound
+		}
+		var again bool
+		if again, o.err = turned.again(o.err); !again {
+			return o, nil
 		}
 	}
 }

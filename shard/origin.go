@@ -10,8 +10,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/latchkey-db/latchkey/mvcc"
 )
 
 // The origin of a command is the node that holds the client's call. Where another
@@ -131,15 +129,13 @@ func (d *Data) WriteElsewhere(
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
-	for again := false; ; again = true {
+	var turned turnedAway
+	for {
 		result, err := d.replica.elsewhere(ctx, func(ctx context.Context, id CommandID, term uint64) error {
 			return hand(ctx, Sent{ID: id, Term: term, Guard: g, Kind: kind, Request: payload})
 		})
-		switch {
-		case !errors.Is(err, errUnknownLease):
+		if again, err := turned.again(err); !again {
 			return result, err
-		case again:
-			return nil, mvcc.ErrLeaseNotFound
 		}
 	}
 }

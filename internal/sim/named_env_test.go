@@ -143,13 +143,17 @@ func (c *cluster) dropWhile(shard uint64, on func() bool, drop func(l link, m *r
 }
 
 // leaseAt returns an id whose home is a shard.
-func (c *cluster) leaseAt(shard uint64) int64 {
+func (c *cluster) leaseAt(shard uint64) int64 { return c.leasesAt(shard, 1)[0] }
+
+// leasesAt returns n ids whose home is a shard.
+func (c *cluster) leasesAt(shard uint64, n int) (ids []int64) {
 	owned := c.node(1).shards[shard].Shape().Owned
-	for id := int64(1); ; id++ {
+	for id := int64(1); len(ids) < n; id++ {
 		if owned.Covers(keys.LeasePositions(id)) {
-			return id
+			ids = append(ids, id)
 		}
 	}
+	return ids
 }
 
 // grant grants a lease.

@@ -143,6 +143,65 @@ func TestMarkerSeenThenLeaseUnknown(t *testing.T) {
 	})
 }
 
+// A transaction uses one lease if there is a marker and another if there is none. It is
+// turned away for the other, whose home does not know it. The homes are asked again, and
+// before the last has answered the first lease is granted, then the marker put. That the
+// command was turned away before does not make it the first lease's end.
+func TestMarkerSeenThenTheOtherLeaseUnknown(t *testing.T) {
+	for origin := uint64(2); origin <= 3; origin++ {
+		bubble(t, func(c *cluster) {
+			t := c.tb
+			c.place(shardB, c.nodes[1])
+			ids := c.leasesAt(shardA, 2)
+			var asked calls
+			last := make(chan struct{})
+			c.setInterfere(func(k call) interference {
+				if k.name == "Register" && asked.next() == 4 {
+					close(last)
+					return interference{after: 50 * time.Millisecond}
+				}
+				return interference{}
+			})
+			txn := meanwhile(func() (*pb.TxnResponse, error) {
+				return c.node(origin).router.Txn(t.Context(), &pb.TxnRequest{
+					Compare: []*pb.Compare{{Key: []byte("b/marker"), Target: pb.Compare_VERSION, Result: pb.Compare_GREATER, TargetUnion: &pb.Compare_Version{}}},
+					Success: []*pb.RequestOp{wrapPut(&pb.PutRequest{Key: []byte("b/x"), Lease: ids[0]})},
+					Failure: []*pb.RequestOp{wrapPut(&pb.PutRequest{Key: []byte("b/x"), Lease: ids[1]})},
+				})
+			})
+			<-last
+			began := time.Now()
+			c.node(3).grant(t, ids[0], 60)
+			c.node(3).put(t, "b/marker", "1")
+			if took := time.Since(began); took > 40*time.Millisecond {
+				t.Fatalf("grant and marker took %v; the run shows nothing", took)
+			}
+			if resp, err := txn.wait(); err != nil || !resp.Succeeded {
+				t.Errorf("from node %d: %v, %v", origin, resp, err)
+			}
+		})
+	}
+}
+
+// A lease that nobody grants is not asked for without end, whichever branch uses it.
+func TestUnknownLeasesOfBothBranches(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		c.place(shardB, c.nodes[1])
+		ids := c.leasesAt(shardA, 2)
+		for origin := uint64(2); origin <= 3; origin++ {
+			_, err := c.node(origin).router.Txn(t.Context(), &pb.TxnRequest{
+				Compare: []*pb.Compare{{Key: []byte("b/marker"), Target: pb.Compare_VERSION, Result: pb.Compare_GREATER, TargetUnion: &pb.Compare_Version{}}},
+				Success: []*pb.RequestOp{wrapPut(&pb.PutRequest{Key: []byte("b/x"), Lease: ids[0]})},
+				Failure: []*pb.RequestOp{wrapPut(&pb.PutRequest{Key: []byte("b/x"), Lease: ids[1]})},
+			})
+			if !errors.Is(err, mvcc.ErrLeaseNotFound) {
+				t.Errorf("from node %d: %v", origin, err)
+			}
+		}
+	})
+}
+
 // The keys of a lease are those of one moment: whoever hears of the second key hears
 // of the first, though the first is the only one in its shard.
 func TestKeysOfALeaseAtOneMoment(t *testing.T) {
