@@ -135,6 +135,12 @@ func (c *calls) next() int {
 	return c.n
 }
 
+func (c *calls) made() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
 // dropWhile loses messages of a shard while on returns true.
 func (c *cluster) dropWhile(shard uint64, on func() bool, drop func(l link, m *raftpb.Message) bool) {
 	c.net.setDecide(func(l link, system bool, m *raftpb.Message) fate {
@@ -154,6 +160,17 @@ func (c *cluster) leasesAt(shard uint64, n int) (ids []int64) {
 		}
 	}
 	return ids
+}
+
+// homeOf returns the shard that is the home of a lease.
+func (c *cluster) homeOf(id int64) uint64 {
+	for shardID, d := range c.node(1).shards {
+		if d.Shape().Owned.Covers(keys.LeasePositions(id)) {
+			return shardID
+		}
+	}
+	c.tb.Fatalf("lease %d has no home", id)
+	return 0
 }
 
 // grant grants a lease.

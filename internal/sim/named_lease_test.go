@@ -2,6 +2,8 @@ package sim
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -238,6 +240,44 @@ func TestKeysOfALeaseAtOneMoment(t *testing.T) {
 		}
 		if has["b/2"] && !has["c/1"] || !has["b/0"] {
 			t.Errorf("the lease has %q", resp.Keys)
+		}
+	})
+}
+
+// The ids that a node picks have a home that it leads, so that it grants and renews
+// without another node. One that leads nothing picks any.
+func TestPickedLeasesHaveTheirHomeHere(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		c.place(shardB, c.nodes[1])
+		c.place(shardD, c.nodes[1])
+		var abroad calls
+		c.setInterfere(func(k call) interference {
+			if k.name == "Write" || k.name == "Renew" {
+				abroad.next()
+			}
+			return interference{}
+		})
+		led := map[uint64][]uint64{1: {shardA, shardC}, 2: {shardB, shardD}, 3: {shardA, shardB, shardC, shardD}}
+		for node := uint64(1); node <= nodes; node++ {
+			p, homes := c.node(node), make(map[uint64]bool)
+			before := abroad.made()
+			for range 40 {
+				resp, err := p.router.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{TTL: 60})
+				if err != nil {
+					t.Fatalf("grant at node %d: %v", node, err)
+				}
+				if _, err := p.router.LeaseRenew(t.Context(), resp.ID); err != nil {
+					t.Fatalf("renewal at node %d: %v", node, err)
+				}
+				homes[c.homeOf(resp.ID)] = true
+			}
+			if got := slices.Sorted(maps.Keys(homes)); !slices.Equal(got, led[node]) {
+				t.Errorf("node %d picked homes %d, want %d", node, got, led[node])
+			}
+			if made := abroad.made() - before; (made > 0) != (node == 3) {
+				t.Errorf("node %d: %d calls to other nodes", node, made)
+			}
 		}
 	})
 }
