@@ -1,7 +1,6 @@
 package mvcc
 
 import (
-	"cmp"
 	"fmt"
 
 	"github.com/latchkey-db/latchkey/internal/invariant"
@@ -57,10 +56,10 @@ func (s *Store) NewNotifyingGroup(notify func()) *Group {
 
 // Add starts a watcher, under an id that is free in the group, and returns the
 // revision of its registration: the one that the store has resolved, or without a start
-// o.After if that is given. The watcher will be handed every event from its start on, or
-// from the revision after the registration if it has none. A negative start is for the
-// caller to refuse; here it means the beginning of history. In a closed group Add does
-// nothing.
+// o.After if that is higher. The watcher will be handed every event from its start on, or
+// from the revision after the registration if it has none; it needs no history then. A
+// negative start is for the caller to refuse; here it means the beginning of history. In a
+// closed group Add does nothing.
 func (g *Group) Add(id int64, o WatchOptions) (rev int64) {
 	h := &g.s.hub
 	w := &watcher{group: g, id: id, opts: o, span: keys.FromRange(o.Key, o.End), point: len(o.End) == 0}
@@ -70,7 +69,7 @@ func (g *Group) Add(id int64, o WatchOptions) (rev int64) {
 	rev = resolved
 	w.next = max(o.Start, 1)
 	if o.Start == 0 {
-		rev = cmp.Or(o.After, resolved)
+		rev = max(o.After, resolved)
 		w.next = rev + 1
 	}
 	if g.closed {

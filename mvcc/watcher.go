@@ -14,8 +14,8 @@ type WatchOptions struct {
 	// Start is the first revision to see, which may be in the future; 0 means
 	// the first after the registration.
 	Start int64
-	// After is the revision that counts as that of the registration, 0 for the one that
-	// the store has resolved; without Start.
+	// After is the lowest revision that counts as that of the registration; without
+	// Start.
 	After int64
 	// Compacted is a revision up to which no version before an event is told of, though
 	// the store may still have it; 0 for none.

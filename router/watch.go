@@ -114,6 +114,7 @@ func (g *WatchGroup) Add(id int64, o mvcc.WatchOptions) (rev int64) {
 	for _, p := range parts {
 		now = max(now, p.d.Store().Resolved())
 	}
+	// The stores may be further by the time that they have the watcher.
 	o.After = now
 	compacted := g.r.places.State().Order.Compacted
 	o.Compacted = compacted
@@ -129,9 +130,11 @@ func (g *WatchGroup) Add(id int64, o mvcc.WatchOptions) (rev int64) {
 			g.shared[parts[0].d] = f
 		}
 		g.watches[id] = watching{feed: f}
-		f.group.Add(id, o)
+		now = max(now, f.group.Add(id, o))
 	default:
-		g.watches[id] = watching{merged: g.newMerged(id, parts, o)}
+		m, added := g.newMerged(id, parts, o)
+		g.watches[id] = watching{merged: m}
+		now = max(now, added)
 	}
 	raiseTo(&g.r.given, now)
 	return now

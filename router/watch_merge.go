@@ -15,6 +15,9 @@ type merged struct {
 	pieces []*piece
 	// start is the first revision that was asked for, 0 for those after the creation.
 	start int64
+	// after is the revision behind which a watcher without a start begins. Pieces that
+	// were there before the last have events from before, which nobody is told of.
+	after int64
 	// ended says that compaction ended the watcher.
 	ended bool
 }
@@ -35,16 +38,21 @@ const (
 	maxMergedBytes = 1 << 20
 )
 
-// newMerged starts a watcher of several shards, behind o.After if it has no start.
-func (g *WatchGroup) newMerged(id int64, parts []part, o mvcc.WatchOptions) *merged {
-	m := &merged{id: id, g: g, start: o.Start}
+// newMerged starts a watcher of several shards and returns the revision of its
+// registration, behind which it begins if it has no start: that of the piece whose store
+// is the furthest, so that no piece needs history.
+func (g *WatchGroup) newMerged(id int64, parts []part, o mvcc.WatchOptions) (m *merged, rev int64) {
+	m = &merged{id: id, g: g, start: o.Start}
 	for _, p := range parts {
 		f := g.newFeed(p.d, m)
 		m.pieces = append(m.pieces, &piece{feed: f})
 		o.Key, o.End = p.span.Start, p.span.RangeEnd()
-		f.group.Add(pieceID, o)
+		rev = max(rev, f.group.Add(pieceID, o))
 	}
-	return m
+	if m.start == 0 {
+		m.after = rev
+	}
+	return m, rev
 }
 
 // future reports whether the watcher starts above rev.
@@ -83,16 +91,26 @@ func (m *merged) poll() (mvcc.WatchBatch, bool, error) {
 // one of them was ended by, 0 if none was.
 func (m *merged) fill() (compacted int64, err error) {
 	for _, p := range m.pieces {
-		if len(p.held) > 0 {
-			continue
+		for len(p.held) == 0 {
+			b, ok, err := p.feed.group.Poll()
+			if err != nil || b.CompactRev != 0 {
+				return b.CompactRev, err
+			}
+			if !ok {
+				break
+			}
+			p.held = behind(b.Events, m.after)
 		}
-		b, _, err := p.feed.group.Poll()
-		if err != nil || b.CompactRev != 0 {
-			return b.CompactRev, err
-		}
-		p.held = b.Events
 	}
 	return 0, nil
+}
+
+// behind returns the events above revision rev, of events that rise.
+func behind(events []*mvccpb.Event, rev int64) []*mvccpb.Event {
+	for len(events) > 0 && events[0].Kv.ModRevision <= rev {
+		events = events[1:]
+	}
+	return events
 }
 
 // complete returns the revision up to which all events are at hand.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/placement"
 )
 
 // told waits for progress, of all watchers or of one, and for the events before it.
@@ -94,13 +95,19 @@ func TestProgressBehindEventsOfSeveralShards(t *testing.T) {
 // first waits for the first event of a group.
 func first(t *testing.T, g *WatchGroup) int64 {
 	t.Helper()
+	return batch(t, g).Events[0].Kv.ModRevision
+}
+
+// batch waits for the next batch of a group.
+func batch(t *testing.T, g *WatchGroup) mvcc.WatchBatch {
+	t.Helper()
 	for {
 		b, ok, err := g.Poll()
 		switch {
 		case err != nil:
 			t.Fatal(err)
 		case ok:
-			return b.Events[0].Kv.ModRevision
+			return b
 		}
 		<-g.Ready()
 	}
@@ -176,4 +183,65 @@ func history(t *testing.T, s *system, o mvcc.WatchOptions) (revs []int64) {
 			<-g.Ready()
 		}
 	}
+}
+
+// busyMap runs a function whenever it is asked for the state of the cluster.
+type busyMap struct {
+	Map
+	busy func()
+}
+
+func (m busyMap) State() *placement.State {
+	m.busy()
+	return m.Map.State()
+}
+
+// What happens while a watch from now is made is no history that it needs: writes and
+// compactions meanwhile don't end it.
+func TestWatchFromNowIsNotCompactedAtBirth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		places := s.places
+		// Here the shards move on and sweep, all that they have but the last revision.
+		busy := func() {
+			for range 3 {
+				for _, key := range []string{"a", "z"} {
+					if _, err := s.Put(t.Context(), put(key)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for _, d := range s.shards {
+				if err := d.SweepTo(t.Context(), s.Revision()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for name, o := range map[string]mvcc.WatchOptions{
+			"one shard":   {Key: []byte("a")},
+			"both shards": {Key: []byte("a"), End: []byte{0}},
+		} {
+			for at := 1; at <= 2; at++ {
+				calls := 0
+				s.places = busyMap{places, func() {
+					if calls++; calls == at {
+						busy()
+					}
+				}}
+				g := s.NewWatchGroup()
+				defer g.Close()
+				rev := g.Add(1, o)
+				s.places = places
+				wrote, err := s.Put(t.Context(), put("a"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				b := batch(t, g)
+				if b.CompactRev != 0 || b.Events[0].Kv.ModRevision != wrote.Header.Revision {
+					t.Errorf("%s: a watch from %d begins with %+v, expected %d", name, rev, b, wrote.Header.Revision)
+				}
+			}
+		}
+	})
 }
