@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sync/errgroup"
@@ -14,11 +15,15 @@ import (
 // the space of what is gone could be freed.
 func (r *Router) Compact(ctx context.Context, req *pb.CompactionRequest) (*pb.CompactionResponse, error) {
 	if d, err := r.whole(); err == nil && !d.Shape().Ordered {
-		resp, err := write[*pb.CompactionResponse](ctx, r, d, command{kind: shard.KindCompact, request: req})
-		if err != nil || !req.Physical {
+		resp, err := r.compactAlone(ctx, d, req)
+		switch {
+		case errors.Is(err, errLookAgain):
+			// It goes through the order, which is about to begin.
+		case err != nil || !req.Physical:
 			return resp, err
+		default:
+			return resp, d.AwaitSwept(ctx, req.Revision)
 		}
-		return resp, d.AwaitSwept(ctx, req.Revision)
 	}
 	resp, err := r.compactAll(ctx, req.Revision)
 	if err != nil || !req.Physical {
@@ -33,6 +38,19 @@ func (r *Router) Compact(ctx context.Context, req *pb.CompactionRequest) (*pb.Co
 		}
 	}
 	return resp, nil
+}
+
+// compactAlone compacts the one shard of a cluster that counts by itself. The shard may
+// become an ordered one meanwhile, which takes no such command.
+func (r *Router) compactAlone(ctx context.Context, d *shard.Data, req *pb.CompactionRequest) (resp *pb.CompactionResponse, err error) {
+	err = r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
+		if d.Shape().Ordered {
+			return errLookAgain
+		}
+		resp, err = writeOnce[*pb.CompactionResponse](ctx, r, l, command{kind: shard.KindCompact, request: req})
+		return err
+	})
+	return resp, err
 }
 
 // compactAll makes rev the compaction revision of an ordered cluster.

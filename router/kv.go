@@ -229,22 +229,27 @@ func (a access) command(kind shard.Kind, req proto.Message, leases ...int64) com
 // write puts a command through the log of d.
 func write[Response interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, r *Router, d *shard.Data, c command) (resp Response, err error) {
 	err = r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
-		var result any
-		var err error
-		if c.guard != nil {
-			result, err = l.WriteGuarded(ctx, c.guard, c.kind, c.request)
-		} else {
-			result, err = l.Write(ctx, c.kind, c.request)
-		}
-		if err != nil {
-			return c.access.refused(err)
-		}
-		var ok bool
-		if resp, ok = result.(Response); !ok {
-			return fmt.Errorf("router: command answered %T", result)
-		}
-		r.shown(resp.GetHeader())
-		return nil
+		resp, err = writeOnce[Response](ctx, r, l, c)
+		return err
 	})
 	return resp, err
+}
+
+// writeOnce has a leader put a command through the log.
+func writeOnce[Response interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, r *Router, l Leader, c command) (resp Response, err error) {
+	var result any
+	if c.guard != nil {
+		result, err = l.WriteGuarded(ctx, c.guard, c.kind, c.request)
+	} else {
+		result, err = l.Write(ctx, c.kind, c.request)
+	}
+	if err != nil {
+		return resp, c.access.refused(err)
+	}
+	resp, ok := result.(Response)
+	if !ok {
+		return resp, fmt.Errorf("router: command answered %T", result)
+	}
+	r.shown(resp.GetHeader())
+	return resp, nil
 }

@@ -111,3 +111,43 @@ func TestReadThatMeetsTheOrder(t *testing.T) {
 		}
 	})
 }
+
+// A compaction comes while the shard becomes an ordered one, from a node that does not know
+// it yet. It waits for the order to begin, and no longer.
+func TestCompactionThatMeetsTheOrder(t *testing.T) {
+	solo(t, func(c *cluster) {
+		t := c.tb
+		last := c.node(1).put(t, "x", "1")
+		if err := c.agree(t.Context(), placement.FirstDataShard); err != nil {
+			t.Fatal(err)
+		}
+		c.net.setDecide(func(l link, system bool, _ *raftpb.Message) fate {
+			return fate{lose: !system && (l.to == 3 || l.from == 3)}
+		})
+		past, err := c.node(1).shards[placement.FirstDataShard].Order(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.node(3).shards[placement.FirstDataShard].Shape().Ordered {
+			t.Fatal("node 3 knows of the order; the run shows nothing")
+		}
+		compaction := meanwhile(func() (*pb.CompactionResponse, error) {
+			return c.node(3).router.Compact(t.Context(), &pb.CompactionRequest{Revision: last})
+		})
+		time.Sleep(10 * time.Millisecond)
+		c.net.setDecide(nil)
+		time.Sleep(300 * time.Millisecond)
+		select {
+		case <-compaction.done:
+			t.Fatalf("answered before there was an order: %v, %v", compaction.resp, compaction.err)
+		default:
+		}
+		if err := c.node(1).cluster.BeginOrder(t.Context(), past); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := compaction.wait(); err != nil || time.Since(began) > 500*time.Millisecond {
+			t.Errorf("%v, %v after the order began", err, time.Since(began))
+		}
+	})
+}
