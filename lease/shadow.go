@@ -73,21 +73,6 @@ func (t *Table) Registered(id int64) []uint64 {
 	return nil
 }
 
-// EndingLeases returns up to limit leases whose end is decided and under way, by id.
-func (t *Table) EndingLeases(limit int) []Ref {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	refs := make([]Ref, 0, min(limit, len(t.ending)))
-	for id := range t.ending {
-		if len(refs) == limit {
-			break
-		}
-		refs = append(refs, Ref{id, t.leases[id].Incarnation})
-	}
-	slices.SortFunc(refs, compareRefs)
-	return refs
-}
-
 func compareRefs(a, b Ref) int { return cmp.Compare(a.ID, b.ID) }
 
 // Cast makes the shadow of a lease, unless it is there. It fails with ErrNotFound when

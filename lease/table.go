@@ -36,8 +36,6 @@ type Table struct {
 	mu sync.RWMutex
 	// leases and granted are protected by mu.
 	leases map[int64]*entry
-	// ending are the ids of the leases whose end is under way, protected by mu.
-	ending map[int64]struct{}
 	// shadows and tombs are those of leases whose home is elsewhere; protected by mu.
 	// A tomb is the highest incarnation that has ended.
 	shadows map[int64]*shadow
@@ -91,15 +89,9 @@ func (t *Table) Reload() error {
 	if err != nil {
 		return err
 	}
-	ending := make(map[int64]struct{})
-	for id, e := range leases {
-		if e.Ending {
-			ending[id] = struct{}{}
-		}
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.leases, t.ending, t.granted = leases, ending, granted
+	t.leases, t.granted = leases, granted
 	t.shadows, t.tombs = shadows, tombs
 	return nil
 }
@@ -175,7 +167,6 @@ func (t *Table) Revoke(b *pebble.Batch, id int64) ([][]byte, error) {
 		}
 	}
 	delete(t.leases, id)
-	delete(t.ending, id)
 	return e.keys.sorted(), nil
 }
 
@@ -197,13 +188,7 @@ func (t *Table) SetFresh(b *pebble.Batch, id int64) error {
 // SetEnding marks a lease whose end is decided; Exists denies it from then on.
 // It fails with ErrNotFound when there is no such lease.
 func (t *Table) SetEnding(b *pebble.Batch, id int64) error {
-	if err := t.change(b, id, func(r *Record) { r.Ending = true }); err != nil {
-		return err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.ending[id] = struct{}{}
-	return nil
+	return t.change(b, id, func(r *Record) { r.Ending = true })
 }
 
 func (t *Table) change(b *pebble.Batch, id int64, f func(*Record)) error {

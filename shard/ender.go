@@ -11,12 +11,11 @@ import (
 )
 
 const (
-	// maxEndPerRound bounds the leases whose ends one round carries on.
-	maxEndPerRound = 1000
-	// endAttempt bounds a round, so that a shard without a leader does not hold up the
-	// ends of leases that have no keys there for long.
+	// maxEndPerCommand bounds the leases that one command drops, forgets or buries.
+	maxEndPerCommand = 1000
+	// endAttempt bounds one attempt to have a shard delete keys.
 	endAttempt = 2 * time.Second
-	// endPause lies between a round that failed and the next.
+	// endPause lies between an attempt that failed and the next.
 	endPause = 100 * time.Millisecond
 	// buryTicks is how often a leader looks for tombstones that nothing needs.
 	buryTicks = 50
@@ -25,137 +24,227 @@ const (
 // ender carries on the ends of leases that have keys on other shards, while this node
 // leads the leases' home: it has each of those shards delete its keys, then forgets
 // the lease. Every step may be repeated, so that a new leader resumes what it finds.
-// Its goroutine runs only while there is an end under way.
 type ender struct {
-	d      *Data
-	ctx    context.Context //nolint:containedctx // lives as long as the shard
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	d  *Data
+	wg sync.WaitGroup
 
 	mu sync.Mutex
-	// running is protected by mu; closed too.
-	running, closed bool
+	// ends is nil while this node does not lead. Protected by mu, with all that is in
+	// it; closed too.
+	ends   *ends
+	closed bool
+}
+
+// ends is what a leader has to do in one term.
+type ends struct {
+	ctx    context.Context //nolint:containedctx // lasts as long as the term
+	cancel context.CancelFunc
+	// lanes lead to the shards that have keys to delete. None waits for another.
+	lanes map[uint64]*lane
+	// left counts the lanes that a lease is in.
+	left map[lease.Ref]int
+	// gone are the leases that have no key left anywhere; forgetting says that some
+	// are being forgotten.
+	gone       []lease.Ref
+	forgetting bool
 	// ticks counts up to the next look at the tombstones; burying says that some are
-	// being taken away. Both are protected by mu.
+	// being taken away.
 	ticks   int
 	burying bool
 }
 
-func newEnder(d *Data) *ender {
-	e := &ender{d: d}
-	e.ctx, e.cancel = context.WithCancel(context.Background())
-	return e
+// lane is the leases whose keys one shard has still to delete, in the order in which
+// they ended.
+type lane struct {
+	refs []lease.Ref
+	// running says that a goroutine sees to them.
+	running bool
+}
+
+func newEnder(d *Data) *ender { return &ender{d: d} }
+
+// began starts a term with the leases that are ending.
+func (e *ender) began(records []lease.Record) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.endedLocked()
+	if e.closed {
+		return
+	}
+	t := &ends{lanes: make(map[uint64]*lane), left: make(map[lease.Ref]int)}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	e.ends = t
+	for _, rec := range records {
+		e.addLocked(rec)
+	}
+}
+
+// ended ends the term.
+func (e *ender) ended() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.endedLocked()
+}
+
+// endedLocked is ended. e.mu must be held.
+func (e *ender) endedLocked() {
+	if e.ends != nil {
+		e.ends.cancel()
+		e.ends = nil
+	}
+}
+
+// add takes over leases whose end has been decided.
+func (e *ender) add(ids []int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ends == nil {
+		return
+	}
+	for _, id := range ids {
+		if rec, ok := e.d.leases.Get(id); ok {
+			e.addLocked(rec)
+		}
+	}
+	e.startLocked()
+}
+
+// addLocked takes over a lease, if it is ending and not there yet. e.mu must be held.
+func (e *ender) addLocked(rec lease.Record) {
+	ref := lease.Ref{ID: rec.ID, Incarnation: rec.Incarnation}
+	if !rec.Ending || e.ends.left[ref] > 0 {
+		return
+	}
+	for _, shardID := range e.d.leases.Registered(rec.ID) {
+		e.ends.left[ref]++
+		l := e.ends.lanes[shardID]
+		if l == nil {
+			l = &lane{}
+			e.ends.lanes[shardID] = l
+		}
+		l.refs = append(l.refs, ref)
+	}
 }
 
 // tick starts what is to be done. The leader calls it.
 func (e *ender) tick() {
-	e.start()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.ticks++; e.ticks >= buryTicks && !e.burying && !e.closed {
-		e.ticks = 0
+	if e.ends == nil {
+		return
+	}
+	e.startLocked()
+	e.forgetLocked()
+	if e.ends.ticks++; e.ends.ticks >= buryTicks && !e.ends.burying {
+		e.ends.ticks = 0
 		e.buryLocked()
 	}
 }
 
-// start carries on the ends that are under way.
-func (e *ender) start() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.running && !e.closed && len(e.d.leases.EndingLeases(1)) > 0 && e.d.roads.Load() != nil {
-		e.running = true
-		e.wg.Add(1)
-		go e.run()
+// startLocked starts the lanes that have something to do. e.mu must be held.
+func (e *ender) startLocked() {
+	if e.d.roads.Load() == nil {
+		return
+	}
+	for shardID, l := range e.ends.lanes {
+		if !l.running && len(l.refs) > 0 {
+			l.running = true
+			t := e.ends
+			e.wg.Go(func() { e.drop(t, shardID, l) })
+		}
 	}
 }
 
-// run ends leases until there are none or this node does not lead.
-func (e *ender) run() {
-	defer e.wg.Done()
+// drop has a shard delete the keys of the leases in its lane, until there are none or
+// the term ends.
+func (e *ender) drop(t *ends, shardID uint64, l *lane) {
 	for {
-		e.mu.Lock()
-		refs := e.d.leases.EndingLeases(maxEndPerRound)
-		if e.closed || len(refs) == 0 || e.d.replica.Serving() == 0 {
-			e.running = false
-			e.mu.Unlock()
+		refs := e.next(t, l)
+		if len(refs) == 0 {
 			return
 		}
-		e.mu.Unlock()
-		err := e.end(refs)
+		ctx, cancel := context.WithTimeout(t.ctx, endAttempt)
+		err := (*e.d.roads.Load()).Drop(ctx, shardID, refs)
+		cancel()
 		if err == nil {
+			e.dropped(t, l, refs)
 			continue
 		}
-		if !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrStopped) && e.ctx.Err() == nil {
+		if !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrStopped) && t.ctx.Err() == nil {
 			e.d.replica.log.Warn("ends of leases are delayed; they are tried again",
-				slog.Uint64("shard", e.d.replica.shardID), slog.Any("error", err))
+				slog.Uint64("shard", e.d.replica.shardID), slog.Uint64("at", shardID), slog.Any("error", err))
 		}
 		select {
 		case <-time.After(endPause):
-		case <-e.ctx.Done():
+		case <-t.ctx.Done():
 		}
 	}
 }
 
-// end carries one round through all steps. A lease is forgotten when all its shards
-// have deleted its keys, whatever becomes of the others.
-func (e *ender) end(refs []lease.Ref) error {
-	ctx, cancel := context.WithTimeout(e.ctx, endAttempt)
-	defer cancel()
-	// holders counts the shards that have still to delete keys, by lease.
-	holders := make(map[int64]int, len(refs))
-	byShard := make(map[uint64][]lease.Ref)
-	for _, r := range refs {
-		shards := e.d.leases.Registered(r.ID)
-		holders[r.ID] = len(shards)
-		for _, shardID := range shards {
-			byShard[shardID] = append(byShard[shardID], r)
-		}
-	}
-	type outcome struct {
-		dropped []lease.Ref
-		err     error
-	}
-	outcomes := make(chan outcome, len(byShard))
-	roads := *e.d.roads.Load()
-	for shardID, ended := range byShard {
-		go func() { outcomes <- outcome{ended, roads.Drop(ctx, shardID, ended)} }()
-	}
-	var failed error
-	for range byShard {
-		o := <-outcomes
-		if o.err != nil {
-			failed = o.err
-			continue
-		}
-		var gone []lease.Ref
-		for _, r := range o.dropped {
-			if holders[r.ID]--; holders[r.ID] == 0 {
-				gone = append(gone, r)
-			}
-		}
-		if err := e.forget(gone); err != nil {
-			failed = err
-		}
-	}
-	return failed
-}
-
-// forget removes the records of leases that have no key left anywhere.
-func (e *ender) forget(gone []lease.Ref) error {
-	if len(gone) == 0 {
+// next returns the first leases of a lane. They stay there until they are dropped.
+// Where there are none the lane is at rest.
+func (e *ender) next(t *ends, l *lane) []lease.Ref {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ends != t {
 		return nil
 	}
-	_, err := e.d.replica.Propose(e.ctx, kindLeaseForget, appendRefs(gone))
-	return err
+	l.running = len(l.refs) > 0
+	return l.refs[:min(len(l.refs), maxEndPerCommand)]
+}
+
+// dropped takes the first leases of a lane out of it, and forgets those that are in no
+// other.
+func (e *ender) dropped(t *ends, l *lane, refs []lease.Ref) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ends != t {
+		return
+	}
+	if l.refs = l.refs[len(refs):]; len(l.refs) == 0 {
+		l.refs = nil
+	}
+	for _, r := range refs {
+		if t.left[r]--; t.left[r] == 0 {
+			delete(t.left, r)
+			t.gone = append(t.gone, r)
+		}
+	}
+	e.forgetLocked()
+}
+
+// forgetLocked removes the records of leases that have no key left anywhere. What goes
+// meanwhile waits and goes together. e.mu must be held.
+func (e *ender) forgetLocked() {
+	t := e.ends
+	if t.forgetting || len(t.gone) == 0 {
+		return
+	}
+	refs := t.gone[:min(len(t.gone), maxEndPerCommand)]
+	settled := func(_ any, err error) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		t.forgetting = false
+		if err != nil || e.ends != t {
+			return // the next tick tries again
+		}
+		if t.gone = t.gone[len(refs):]; len(t.gone) == 0 {
+			t.gone = nil
+		}
+		e.forgetLocked()
+	}
+	p := Proposal{Kind: kindLeaseForget, Payload: appendRefs(refs)}
+	t.forgetting = e.d.replica.SubmitLater(p, nil, settled) == nil
 }
 
 // buryLocked takes away the tombstones of leases that no command under way uses. e.mu
 // must be held.
 func (e *ender) buryLocked() {
+	t := e.ends
 	var refs []lease.Ref
-	tombs := e.d.leases.Tombs(maxEndPerRound)
-	if len(tombs) == maxEndPerRound {
-		e.ticks = buryTicks // there may be more
+	tombs := e.d.leases.Tombs(maxEndPerCommand)
+	if len(tombs) == maxEndPerCommand {
+		t.ticks = buryTicks // there may be more
 	}
 	for _, r := range tombs {
 		if !e.d.pending.has(r.ID) {
@@ -165,23 +254,19 @@ func (e *ender) buryLocked() {
 	if len(refs) == 0 {
 		return
 	}
-	e.burying = true
-	p := Proposal{Kind: kindBury, Payload: appendRefs(refs)}
 	settled := func(any, error) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.burying = false
+		t.burying = false
 	}
-	if err := e.d.replica.SubmitLater(p, nil, settled); err != nil {
-		e.burying = false
-	}
+	t.burying = e.d.replica.SubmitLater(Proposal{Kind: kindBury, Payload: appendRefs(refs)}, nil, settled) == nil
 }
 
 // close stops the ender.
 func (e *ender) close() {
 	e.mu.Lock()
 	e.closed = true
+	e.endedLocked()
 	e.mu.Unlock()
-	e.cancel()
 	e.wg.Wait()
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/latchkey-db/latchkey/lease"
 )
@@ -76,6 +77,50 @@ func TestEndsPastADeadShard(t *testing.T) {
 	})
 }
 
+// However many leases a shard without a leader holds up, others end at once.
+func TestManyEndsPastADeadShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDataCluster(t, 1)
+		defer c.close()
+		nd, _ := c.leader(0)
+		const alive, dead, stuck, ends = 8, 9, 3000, 50
+		nd.data.Connect(deadRoads{dead})
+		revoke := func(id int64, holder uint64) error {
+			if _, err := nd.data.Write(t.Context(), KindLeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: 1000}); err != nil {
+				return err
+			}
+			if _, err := nd.data.Register(t.Context(), id, holder); err != nil {
+				return err
+			}
+			_, err := nd.data.Write(t.Context(), KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: id})
+			return err
+		}
+		var g errgroup.Group
+		for id := range int64(stuck) {
+			g.Go(func() error { return revoke(1+id, dead) })
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		for id := range int64(ends) {
+			g.Go(func() error { return revoke(1+stuck+id, alive) })
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * leadershipTick)
+		if n := nd.data.leases.Len(); n != stuck {
+			t.Errorf("%d leases are left, want the %d with keys on the dead shard", n, stuck)
+		}
+		nd.data.Connect(deadRoads{})
+		time.Sleep(endAttempt + endPause + 2*leadershipTick)
+		if n := nd.data.leases.Len(); n != 0 {
+			t.Errorf("%d leases are left once the shard has a leader", n)
+		}
+	})
+}
+
 // Tombstones go as fast as leases end.
 func TestManyTombstonesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -84,15 +129,15 @@ func TestManyTombstonesGo(t *testing.T) {
 		nd, _ := c.leader(0)
 		const commands = 20
 		for i := range int64(commands) {
-			refs := make([]lease.Ref, maxEndPerRound)
+			refs := make([]lease.Ref, maxEndPerCommand)
 			for j := range refs {
-				refs[j] = lease.Ref{ID: i*maxEndPerRound + int64(j), Incarnation: 1}
+				refs[j] = lease.Ref{ID: i*maxEndPerCommand + int64(j), Incarnation: 1}
 			}
 			if _, err := nd.r.Propose(t.Context(), kindLeaseDrop, appendRefs(refs)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n := len(nd.data.leases.Tombs(1 << 20)); n != commands*maxEndPerRound {
+		if n := len(nd.data.leases.Tombs(1 << 20)); n != commands*maxEndPerCommand {
 			t.Fatalf("%d tombstones", n)
 		}
 		time.Sleep(2 * buryTicks * leadershipTick)

@@ -45,21 +45,25 @@ func newKeeper(d *Data) *keeper {
 
 func (k *keeper) now() time.Duration { return time.Since(k.start) }
 
-// Began starts the clock of a term: full TTLs, or what an earlier leader logged.
+// Began starts the clock of a term: full TTLs, or what an earlier leader logged. Ends
+// under way go on.
 func (k *keeper) Began(uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.clock = lease.NewClock(leadershipTick)
 	k.granted = k.d.leases.Granted()
-	k.clock.Start(k.now(), k.d.leases.All())
+	records := k.d.leases.All()
+	k.clock.Start(k.now(), records)
+	k.d.ender.began(records)
 	k.expiring, k.aging = false, false
 }
 
-// Ended forgets the clock.
+// Ended forgets the clock and the ends under way.
 func (k *keeper) Ended() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.clock = nil
+	k.d.ender.ended()
 	k.notifyLocked()
 }
 
@@ -203,7 +207,7 @@ func (k *keeper) applied(r *dataRun) {
 		}
 	}
 	if len(r.ending) > 0 {
-		k.d.ender.start()
+		k.d.ender.add(r.ending)
 	}
 	if r.forgotten {
 		k.notifyLocked()
