@@ -2,13 +2,9 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
-	"regexp"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -100,34 +96,13 @@ func (c *cluster) healthy() {
 	c.must(c.AwaitHealthy(ctx))
 }
 
-var shardsLed = regexp.MustCompile(`(?m)^latchkey_shards_led (\d+)`)
-
-// led returns how many data shards a node leads, or an error if it does not say.
-func (c *cluster) led(node int) (n int, err error) {
-	client := http.Client{Timeout: time.Second}
-	resp, err := client.Get("http://" + c.Nodes[node].Client + "/metrics")
-	if err != nil {
-		return 0, err
-	}
-	page, err := io.ReadAll(resp.Body)
-	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return 0, err
-	}
-	m := shardsLed.FindSubmatch(page)
-	if m == nil {
-		return 0, errors.New("no such metric")
-	}
-	_, err = fmt.Sscan(string(m[1]), &n)
-	return n, err
-}
-
 // leader returns a node that leads data shards, the most of them.
 func (c *cluster) leader() int {
 	c.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		best, most := -1, 0
 		for i := range c.Nodes {
-			if n, err := c.led(i); err == nil && n > most {
+			if n, err := c.Nodes[i].ShardsLed(c.t.Context()); err == nil && n > most {
 				best, most = i, n
 			}
 		}

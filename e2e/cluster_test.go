@@ -41,7 +41,7 @@ func TestLeadersAreSpread(t *testing.T) {
 			led := make([]int, len(c.Nodes))
 			even, sum := true, 0
 			for i := range c.Nodes {
-				n, err := c.led(i)
+				n, err := c.Nodes[i].ShardsLed(t.Context())
 				if err != nil {
 					n = -1
 				}

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"fmt"
 	"log/slog"
 	"time"
 )
@@ -143,13 +142,4 @@ func (r *Replica) tick() {
 	if r.Serving() != 0 {
 		r.leads.Tick()
 	}
-}
-
-// Transfer has this replica, if it leads, hand over to another. It does not wait, and
-// nothing may come of it.
-func (r *Replica) Transfer(to uint64) error {
-	if err := r.nh.RequestLeaderTransfer(r.shardID, to); err != nil {
-		return fmt.Errorf("transfer leadership of shard %d: %w", r.shardID, err)
-	}
-	return nil
 }

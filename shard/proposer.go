@@ -143,10 +143,10 @@ func (r *Replica) proposer() {
 		r.mu.Lock()
 		term := r.serving
 		switch {
-		case term != 0 && len(r.waiting) > 0 && len(r.asks) < maxAsks:
+		case term != 0 && !r.held && len(r.waiting) > 0 && len(r.asks) < maxAsks:
 			r.askLocked()
 			r.mu.Unlock()
-		case term != 0 && len(r.flight) < maxFlight && len(r.queue)+len(r.ready) > 0:
+		case term != 0 && !r.held && len(r.flight) < maxFlight && len(r.queue)+len(r.ready) > 0:
 			f := r.takeLocked(term)
 			r.mu.Unlock()
 			r.send(f, true)

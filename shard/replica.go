@@ -88,8 +88,9 @@ type Replica struct {
 	applying []*flight
 	// jumps counts the moments at which what was under way was lost sight of.
 	jumps uint64
-	// proposing is true while the proposer's goroutine runs.
-	proposing bool
+	// proposing is true while the proposer's goroutine runs, held while it proposes nothing
+	// new (handover.go).
+	proposing, held bool
 	// rounds are the confirmations of leadership under way.
 	rounds rounds
 	// progressed is closed when applied grows; nil while nobody waits for that.

@@ -19,6 +19,7 @@ const (
 	settle      = 2 * time.Second
 	observe     = 6 * time.Second
 	startWithin = time.Minute
+	patience    = 5 * time.Second
 	// hitFrom is the shortest time between two writes that counts as an outage.
 	hitFrom = 200 * time.Millisecond
 )
@@ -51,7 +52,7 @@ func (s server) lose(ctx context.Context, way, dir string, number int) (o outcom
 		return o, err
 	}
 	time.Sleep(settle)
-	leader, err := leading(ctx, c)
+	leader, err := s.leading(ctx, c)
 	if err != nil {
 		return o, errors.Join(err, stop())
 	}
@@ -88,9 +89,14 @@ func take(way string, c *faults.Cluster, n *faults.Network, node int) error {
 	return fmt.Errorf("no way %q", way)
 }
 
-// leading returns the node that leads the cluster, and one shard at the least where
-// there are several.
-func leading(ctx context.Context, c *faults.Cluster) (int, error) {
+// leading returns the node that leads: the one shard, or where there are several the
+// cluster, with some of the shards.
+func (s server) leading(ctx context.Context, c *faults.Cluster) (int, error) {
+	for i, n := range c.Nodes {
+		if led, err := n.ShardsLed(ctx); err == nil && s.shards == 1 && led == 1 {
+			return i, nil
+		}
+	}
 	for i, n := range c.Nodes {
 		client, err := faults.Dial(n.Client)
 		if err != nil {
@@ -164,12 +170,15 @@ func (s server) write(ctx context.Context, c *faults.Cluster) (writers []*writer
 			t := time.NewTicker(writeEvery)
 			defer t.Stop()
 			for ctx.Err() == nil {
-				try, done := context.WithTimeout(ctx, time.Second)
-				_, err := client.Put(try, key, "")
-				done()
-				if err == nil {
-					w.acked()
-				}
+				// One write does not wait for another: a single one that is lost, as those that
+				// were on their way to the leader may be, is no outage.
+				wg.Go(func() {
+					try, done := context.WithTimeout(ctx, patience)
+					defer done()
+					if _, err := client.Put(try, key, ""); err == nil {
+						w.acked()
+					}
+				})
 				<-t.C
 			}
 		})

@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -259,6 +262,34 @@ func (n *Node) health(ctx context.Context, client *http.Client) (err error) {
 		err = fmt.Errorf("health: %s", resp.Status)
 	}
 	return errors.Join(err, resp.Body.Close())
+}
+
+var shardsLed = regexp.MustCompile(`(?m)^latchkey_shards_led (\d+)`)
+
+// ErrUntold is returned for a server that does not tell how many shards it leads.
+var ErrUntold = errors.New("the server does not tell how many shards it leads")
+
+// ShardsLed returns how many data shards the node leads.
+func (n *Node) ShardsLed(ctx context.Context) (led int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.Client+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	page, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		return 0, err
+	}
+	m := shardsLed.FindSubmatch(page)
+	if m == nil {
+		return 0, ErrUntold
+	}
+	return strconv.Atoi(string(m[1]))
 }
 
 // Log returns the end of the node's log.

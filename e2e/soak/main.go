@@ -117,7 +117,7 @@ func soak(ctx context.Context, o options, out io.Writer) (err error) {
 	sets := faults.NewLockSet(n.Report, o.seed, clients)
 	err = faults.Run(ctx, n, o.seed, clients, o.duration,
 		faults.NewChains(n.Report, 12, clients), faults.NewRegisters(n.Report, o.seed, clients),
-		faults.NewLeases(n.Report, 6, 10, 25*time.Second, clients), sets)
+		faults.NewLeases(n.Report, 6, 10, 25*time.Second+o.longest, clients), sets)
 	var text strings.Builder
 	for _, v := range n.Report.Violations() {
 		fmt.Fprintln(&text, "violation:", v)

@@ -40,9 +40,7 @@ type leaderships struct {
 	// nodeOf and replicaOf map the members of a shard.
 	nodeOf    func(shardID, replicaID uint64) uint64
 	replicaOf func(shardID, node uint64) uint64
-	// reached reports whether another node is connected, and applied asks it how far its
-	// replica of a data shard has applied.
-	reached func(node uint64) bool
+	// applied asks another node how far its replica of a shard has applied.
 	applied func(ctx context.Context, node, shardID uint64) (uint64, error)
 	log     *slog.Logger
 
@@ -65,7 +63,7 @@ func (n *Node) openLeaders() router.Leaders {
 	n.leaders = &leaderships{
 		self: n.roster.self, system: n.cluster.Replica(), data: make(map[uint64]*shard.Replica),
 		nodeOf: nodeOf, replicaOf: func(_, node uint64) uint64 { return replicaOf(n.roster.first, node) },
-		reached: n.mesh.Reached, applied: found.Applied, log: n.log, stop: func() {},
+		applied: found.Applied, log: n.log, stop: func() {},
 	}
 	for _, m := range n.roster.first {
 		n.leaders.nodes = append(n.leaders.nodes, m.ID)
@@ -132,11 +130,8 @@ func (l *leaderships) spread(ctx context.Context) {
 }
 
 // caughtUp reports whether a node is there and its replica of a shard can lead without
-// delay. The log of the system shard is so small that nobody is far behind.
+// delay.
 func (l *leaderships) caughtUp(ctx context.Context, node uint64, r *shard.Replica) bool {
-	if r == l.system {
-		return l.reached(node)
-	}
 	ctx, cancel := context.WithTimeout(ctx, appliedTimeout)
 	defer cancel()
 	mine := r.Applied()
@@ -149,21 +144,13 @@ func (l *leaderships) caughtUp(ctx context.Context, node uint64, r *shard.Replic
 func (l *leaderships) offer(ctx context.Context, r *shard.Replica, node uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
 	defer cancel()
-	if err := r.Transfer(l.replicaOf(r.ShardID(), node)); err != nil {
+	err := r.HandOver(ctx, l.replicaOf(r.ShardID(), node), func(ctx context.Context) (uint64, error) {
+		return l.applied(ctx, node, r.ShardID())
+	})
+	if err != nil {
 		l.log.Debug("leadership was not handed over", slog.Uint64("shard", r.ShardID()), slog.Any("error", err))
-		return false
 	}
-	for {
-		known, over := r.LeaderUntil()
-		if known.ReplicaID != 0 && known.ReplicaID != r.ReplicaID() {
-			return true
-		}
-		select {
-		case <-over.Done():
-		case <-ctx.Done():
-			return false
-		}
-	}
+	return err == nil
 }
 
 // drain hands over, one by one, all that this node leads, the system shard last: while it

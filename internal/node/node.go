@@ -72,8 +72,10 @@ type Node struct {
 	metrics   *metrics
 	disk      *diskWatch
 	sweeping  *sweeping
-	// leaders is nil where there are no other nodes.
+	// leaders is nil where there are no other nodes. leaving is set when the node begins to
+	// stop.
 	leaders *leaderships
+	leaving atomic.Bool
 	// failed has room for the first failure; it is never closed. giveUp ends the start.
 	failed chan error
 	giveUp context.CancelCauseFunc
@@ -371,7 +373,9 @@ func (n *Node) Failed() <-chan error { return n.failed }
 // Stop ends the node: what it leads is handed over, and calls that run may finish while
 // ctx lasts.
 func (n *Node) Stop(ctx context.Context) error {
+	n.leaving.Store(true)
 	if n.leaders != nil {
+		n.leaders.close()
 		n.leaders.drain(ctx)
 	}
 	n.server.Stop(ctx)

@@ -42,8 +42,8 @@ type Leaders struct {
 
 var _ router.Leaders = (*Leaders)(nil)
 
-// Applied returns the index of the log up to which a node has applied a data shard. A
-// node that answers is there.
+// Applied returns the index of the log up to which a node has applied a shard. A
+// node that answers is there to take over its leadership.
 func (l *Leaders) Applied(ctx context.Context, node, shardID uint64) (index uint64, err error) {
 	answer, err := l.Mesh.Call(ctx, node, binary.AppendUvarint([]byte{methodApplied}, shardID))
 	if err != nil {

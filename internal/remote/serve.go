@@ -14,8 +14,13 @@ import (
 type Server struct {
 	// System is this node's replica of the system shard; nil until there is one.
 	System placement.Leader
+	// SystemLog is the Raft side of that replica; nil until there is one.
+	SystemLog *shard.Replica
 	// Shards are this node's replicas of the data shards by id.
 	Shards map[uint64]*shard.Data
+	// Leaving, if not nil, reports that the node is about to stop: it takes over no
+	// leadership.
+	Leaving func() bool
 }
 
 // Handle answers one call.
@@ -25,7 +30,10 @@ func (s *Server) Handle(ctx context.Context, request []byte) (answer []byte) {
 	}
 	r := reader{rest: request[1:]}
 	serve := s.data
-	if request[0] < firstDataMethod {
+	switch {
+	case request[0] == methodApplied:
+		serve = s.applied
+	case request[0] < firstDataMethod:
 		serve = s.system
 	}
 	answer, err := serve(ctx, request[0], &r)
@@ -54,6 +62,27 @@ var methodNames = map[byte]string{
 	methodCarry: "Write", methodConfirm: "Confirm", methodPromise: "Promise", methodRaise: "Raise", methodSweepTo: "SweepTo",
 	methodRenew: "Renew", methodTimeToLive: "TimeToLive", methodAwaitEnded: "AwaitEnded", methodRegister: "Register", methodDrop: "Drop",
 	methodApplied: "Applied",
+}
+
+// applied answers how far a replica here has applied, unless it must not take over.
+func (s *Server) applied(_ context.Context, _ byte, r *reader) ([]byte, error) {
+	id := r.uvarint()
+	if err := r.done(); err != nil {
+		return nil, err
+	}
+	replica := s.SystemLog
+	if d := s.Shards[id]; d != nil {
+		replica = d.Replica()
+	} else if id != placement.SystemShard {
+		replica = nil
+	}
+	switch {
+	case replica == nil:
+		return nil, shard.ErrNotLeader
+	case s.Leaving != nil && s.Leaving():
+		return nil, shard.ErrStopped
+	}
+	return binary.AppendUvarint([]byte{codeOK}, replica.Applied()), nil
 }
 
 // data answers a call for a data shard.
@@ -132,9 +161,6 @@ var dataCalls = map[byte]func(d *shard.Data, r *reader) func(ctx context.Context
 			ended = append(ended, lease.Ref{ID: r.varint(), Incarnation: r.uvarint()})
 		}
 		return func(ctx context.Context, dst []byte) ([]byte, error) { return dst, d.Drop(ctx, ended) }
-	},
-	methodApplied: func(d *shard.Data, _ *reader) func(context.Context, []byte) ([]byte, error) {
-		return indexed(func(context.Context) (uint64, error) { return d.Replica().Applied(), nil })
 	},
 }
 

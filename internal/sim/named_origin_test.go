@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"sync/atomic"
@@ -84,5 +85,21 @@ func TestLostAnswersAreNotMissed(t *testing.T) {
 		c.setInterfere(func(k call) interference { return interference{forget: k.name == "Write"} })
 		time.Sleep(500 * time.Millisecond)
 		c.setInterfere(func(call) interference { return interference{} })
+	})
+}
+
+// Leaderships are handed over under writes: each at the first offer, soon.
+func TestHandOverUnderWrites(t *testing.T) {
+	counting(t, func(c *cluster) {
+		for id, d := range c.node(1).shards {
+			ctx, cancel := context.WithTimeout(c.tb.Context(), electionTicks*tick)
+			err := d.Replica().HandOver(ctx, 2, func(context.Context) (uint64, error) {
+				return c.node(2).shards[id].Replica().Applied(), nil
+			})
+			cancel()
+			if err != nil {
+				c.tb.Errorf("shard %d was not handed over: %v", id, err)
+			}
+		}
 	})
 }
