@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/latchkey-db/latchkey/e2e/faults"
 )
 
 // server is one command to measure.
@@ -24,8 +23,7 @@ type server struct {
 
 // running is the processes of a server.
 type running struct {
-	processes []*exec.Cmd
-	endpoints []string
+	*faults.Cluster
 }
 
 // startTimeout bounds the start of all nodes of a server.
@@ -33,11 +31,20 @@ const startTimeout = time.Minute
 
 // measure starts the server on empty directories, measures every work once and stops it.
 func (s server) measure(ctx context.Context, o options, driver, dir string, t *table) (err error) {
-	r, err := s.start(ctx, o.nodes, dir)
-	defer func() { err = errors.Join(err, r.stop(), os.RemoveAll(dir)) }()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	c, err := faults.New(faults.Options{Binary: s.command[0], Args: s.command[1:], Nodes: o.nodes, Dir: dir})
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, c.Close(), os.RemoveAll(dir)) }()
+	start, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := c.Start(start); err != nil {
+		return err
+	}
+	r := running{c}
 	if err := r.idle(ctx, o.idle, func(metric string, v float64) { t.add("idle", metric, s.name, v) }); err != nil {
 		return err
 	}
@@ -48,87 +55,6 @@ func (s server) measure(ctx context.Context, o options, driver, dir string, t *t
 		}
 	}
 	return nil
-}
-
-// start starts the nodes and returns when all of them are healthy.
-func (s server) start(ctx context.Context, nodes int, dir string) (*running, error) {
-	r := &running{}
-	var peers, initial []string
-	for i := range nodes {
-		addrs, err := freeAddrs(2)
-		if err != nil {
-			return r, err
-		}
-		r.endpoints = append(r.endpoints, addrs[0])
-		peers = append(peers, "http://"+addrs[1])
-		initial = append(initial, fmt.Sprintf("n%d=http://%s", i, addrs[1]))
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return r, err
-	}
-	for i := range nodes {
-		client := "http://" + r.endpoints[i]
-		name := "n" + strconv.Itoa(i)
-		args := append(s.command[1:len(s.command):len(s.command)],
-			"--name", name, "--data-dir", filepath.Join(dir, name), "--listen-client-urls", client, "--advertise-client-urls", client,
-			"--listen-peer-urls", peers[i], "--initial-advertise-peer-urls", peers[i], "--initial-cluster", strings.Join(initial, ","))
-		log, err := os.Create(filepath.Join(dir, name+".log"))
-		if err != nil {
-			return r, err
-		}
-		cmd := exec.CommandContext(ctx, s.command[0], args...)
-		cmd.Stdout, cmd.Stderr = log, log
-		if err := errors.Join(cmd.Start(), log.Close()); err != nil {
-			return r, err
-		}
-		r.processes = append(r.processes, cmd)
-	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	for i, endpoint := range r.endpoints {
-		if err := healthy(ctx, endpoint); err != nil {
-			text, _ := os.ReadFile(filepath.Join(dir, "n"+strconv.Itoa(i)+".log"))
-			return r, fmt.Errorf("node %d: %w: %s", i, err, text)
-		}
-	}
-	return r, nil
-}
-
-func freeAddrs(n int) (addrs []string, err error) {
-	var held []net.Listener
-	defer func() {
-		for _, l := range held {
-			err = errors.Join(err, l.Close())
-		}
-	}()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		held = append(held, l)
-		addrs = append(addrs, l.Addr().String())
-	}
-	return addrs, nil
-}
-
-// healthy waits until the node at an address is.
-func healthy(ctx context.Context, endpoint string) error {
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+endpoint+"/health", http.NoBody)
-		if err != nil {
-			return err
-		}
-		if resp, err := http.DefaultClient.Do(req); err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -142,17 +68,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (r *running) stop() error {
-	var errs []error
-	for _, p := range r.processes {
-		errs = append(errs, p.Process.Kill())
-		_ = p.Wait() // it was killed
-	}
-	return errors.Join(errs...)
-}
-
 // idle measures what the server uses while nobody asks it anything, for each node.
-func (r *running) idle(ctx context.Context, d time.Duration, add func(metric string, v float64)) error {
+func (r running) idle(ctx context.Context, d time.Duration, add func(metric string, v float64)) error {
 	before, err := r.cpu()
 	if err != nil {
 		return err
@@ -164,7 +81,7 @@ func (r *running) idle(ctx context.Context, d time.Duration, add func(metric str
 	if err != nil {
 		return err
 	}
-	nodes := float64(len(r.processes))
+	nodes := float64(len(r.Nodes))
 	add("CPU, % of a core", (after-before).Seconds()/d.Seconds()/nodes*100)
 	rss, err := r.rss()
 	add("memory, MiB", rss/nodes)
@@ -175,10 +92,10 @@ func (r *running) idle(ctx context.Context, d time.Duration, add func(metric str
 var report = regexp.MustCompile(`ops=(\d+) ops/s=(\d+) p50=(\S+) p99=(\S+) `)
 
 // work has bench do one kind of work.
-func (r *running) work(ctx context.Context, o options, driver, work string, add func(metric string, v float64)) error {
+func (r running) work(ctx context.Context, o options, driver, work string, add func(metric string, v float64)) error {
 	const warmup = time.Second
-	cmd := exec.CommandContext(ctx, driver, "-endpoints", strings.Join(r.endpoints, ","), "-work", work,
-		"-clients", strconv.Itoa(o.clients), "-conns", strconv.Itoa(8*len(r.endpoints)), "-for", o.duration.String(), "-warmup", warmup.String())
+	cmd := exec.CommandContext(ctx, driver, "-endpoints", strings.Join(r.Endpoints(), ","), "-work", work,
+		"-clients", strconv.Itoa(o.clients), "-conns", strconv.Itoa(8*len(r.Nodes)), "-for", o.duration.String(), "-warmup", warmup.String())
 	before, err := r.cpu()
 	if err != nil {
 		return err
@@ -213,17 +130,17 @@ func (r *running) work(ctx context.Context, o options, driver, work string, add 
 	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	add("client CPU, us/op", float64(used.Microseconds())/ops)
 	rss, err := r.rss()
-	add("memory, MiB", rss/float64(len(r.processes)))
+	add("memory, MiB", rss/float64(len(r.Nodes)))
 	return err
 }
 
 // cpu returns the CPU time that the processes have used.
-func (r *running) cpu() (time.Duration, error) {
+func (r running) cpu() (time.Duration, error) {
 	// Linux counts in hundredths of a second.
 	const tick = 10 * time.Millisecond
 	var sum time.Duration
-	for _, p := range r.processes {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
+	for _, p := range r.Nodes {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
 		if err != nil {
 			return 0, err
 		}
@@ -241,10 +158,10 @@ func (r *running) cpu() (time.Duration, error) {
 }
 
 // rss returns the memory that the processes hold, in MiB.
-func (r *running) rss() (float64, error) {
+func (r running) rss() (float64, error) {
 	sum := 0.0
-	for _, p := range r.processes {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.Process.Pid))
+	for _, p := range r.Nodes {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.PID()))
 		if err != nil {
 			return 0, err
 		}

@@ -166,6 +166,16 @@ func (n *Node) Launch() error {
 	return nil
 }
 
+// PID returns the process's id, 0 while there is none.
+func (n *Node) PID() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cmd == nil {
+		return 0
+	}
+	return n.cmd.Process.Pid
+}
+
 // signal sends a signal to the process, if there is one.
 func (n *Node) signal(s syscall.Signal) error {
 	n.mu.Lock()

@@ -23,7 +23,7 @@ var allowed = map[string][]string{
 	"cmd/latchkey": {"internal/config", "internal/datadir", "internal/node"},
 	"bench":        {"internal/etcdlog", "internal/invariant"},
 	"bench/outage": {"e2e/faults"},
-	"bench/rounds": {},
+	"bench/rounds": {"e2e/faults"},
 	"e2e/faults":   {"internal/etcdlog"},
 	"e2e/soak":     {"e2e/faults"},
 	"e2e":          {"e2e/faults", "internal/etcdlog", "internal/invariant", "internal/node", "internal/config"},
