@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -150,5 +151,65 @@ func TestReadmeEtcdctl(t *testing.T) {
 	r, err := c.Get(t.Context(), "greeting")
 	if err != nil || len(r.Kvs) != 1 || string(r.Kvs[0].Value) != "goodbye" {
 		t.Errorf("greeting is %v, %v", r, err)
+	}
+}
+
+// The script in the README starts three nodes that serve each other's keys.
+func TestReadmeThreeNodes(t *testing.T) {
+	tools, err := etcdctl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(bin, filepath.Join(dir, "latchkey")); err != nil {
+		t.Fatal(err)
+	}
+	var script string
+	for _, b := range blocks(t, "sh") {
+		if strings.Contains(b, "start node3 ") {
+			script = b
+		}
+	}
+	build := "go build -o latchkey ./cmd/latchkey\n"
+	if !strings.HasPrefix(script, build) {
+		t.Fatalf("the script begins otherwise than with %q:\n%s", build, script)
+	}
+	addrs := make(map[string]string)
+	script = regexp.MustCompile(`\b[23]?23(79|80)\b`).ReplaceAllStringFunc(script, func(port string) string {
+		if addrs[port] == "" {
+			addrs[port] = freeAddr(t)
+		}
+		_, port, _ = strings.Cut(addrs[port], ":")
+		return port
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-euc", strings.TrimPrefix(script, build))
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
+	// The nodes outlive the script: what it prints must not wait for them, and the group
+	// ends them.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	if killed := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); killed != nil {
+		t.Errorf("no node is left: %v", killed)
+	}
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		t.Fatalf("%v: %s", err, &out)
+	}
+	for _, want := range []string{
+		"node1", "node2", "node3", "greeting\nhello from node1", "IS LEADER",
+		addrs["2379"], addrs["22379"], addrs["32379"], addrs["2380"], addrs["22380"], addrs["32380"],
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, &out)
+		}
 	}
 }
