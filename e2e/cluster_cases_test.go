@@ -19,7 +19,7 @@ func TestGrantHerePutThere(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
 		c := newCluster(t, shards, false)
-		for i := range sized(100, 1000) {
+		for i := range sized(50, 1000) {
 			g, err := c.clients[i%3].Grant(t.Context(), 60)
 			c.must(err)
 			for k, key := range inShards(shards, "lease") {
@@ -133,7 +133,7 @@ func TestAcknowledgedLockSurvivesItsLeader(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
 		c := newCluster(t, shards, false)
-		for round := range sized(3, 25) {
+		for round := range sized(2, 25) {
 			leader := c.leader()
 			mine, other := c.clients[(leader+1)%3], c.clients[(leader+2)%3]
 			s, err := concurrency.NewSession(mine, concurrency.WithTTL(10))
@@ -174,7 +174,7 @@ func TestNoStaleReadFromPausedLeader(t *testing.T) {
 		t.Helper()
 		c := newCluster(t, shards, false)
 		keys := inShards(shards, "stale")
-		for round := range sized(3, 50) {
+		for round := range sized(2, 50) {
 			leader := c.leader()
 			c.must(c.Nodes[leader].Freeze())
 			writer := c.clients[(leader+1)%3]

@@ -20,7 +20,7 @@ func TestFaults(t *testing.T) {
 			Longest: time.Duration(sized(3, 10)) * time.Second, Rest: time.Second,
 		}
 		sets := faults.NewLockSet(n.Report, seed, c.clients)
-		c.must(faults.Run(t.Context(), n, seed, c.clients, time.Duration(sized(15, 300))*time.Second,
+		c.must(faults.Run(t.Context(), n, seed, c.clients, time.Duration(sized(10, 300))*time.Second,
 			faults.NewChains(n.Report, 8, c.clients), faults.NewRegisters(n.Report, seed, c.clients),
 			faults.NewLeases(n.Report, 4, 6, 25*time.Second, c.clients), sets))
 		t.Logf("operations=%d faults=%v, %d numbers lost behind unchecked tokens", n.Report.Operations.Load(), n.Report.Faults(), sets.Lost)
@@ -77,7 +77,7 @@ func TestRollingRestart(t *testing.T) {
 		n := &faults.Nemesis{Cluster: c.Cluster, Report: &faults.Report{}, Kinds: []string{"rolling"}, Longest: time.Second, Rest: time.Second}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		c.must(faults.Run(ctx, n, 1, c.clients, 8*time.Second,
+		c.must(faults.Run(ctx, n, 1, c.clients, 5*time.Second,
 			faults.NewChains(n.Report, 6, c.clients), faults.NewLeases(n.Report, 4, 6, 25*time.Second, c.clients)))
 		for _, v := range n.Report.Violations() {
 			t.Error(v)

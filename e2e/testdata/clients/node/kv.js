@@ -2,7 +2,7 @@
 
 const assert = require('node:assert/strict');
 const { GRPCInvalidArgumentError, GRPCOutOfRangeError } = require('etcd3');
-const { refused } = require('./lib');
+const { follows, refused } = require('./lib');
 
 // numbered puts keys 00, 01, … below a prefix, each with its number as value.
 async function numbered(client, prefix, n) {
@@ -64,7 +64,7 @@ module.exports = {
     const after = (await client.get('kv/touch').exec()).kvs[0];
     assert.equal(after.value.toString(), 'same');
     assert.equal(after.version, '2');
-    assert.equal(BigInt(after.mod_revision), BigInt(before.mod_revision) + 1n);
+    assert.ok(follows(after.mod_revision, before.mod_revision));
     await refused(client.put('kv/untouched').touch(), GRPCInvalidArgumentError, 'etcdserver: key not found');
   },
 
@@ -74,7 +74,7 @@ module.exports = {
     let kv = await at();
     assert.deepEqual([kv.create_revision, kv.mod_revision, kv.version], [first, first, '1']);
     const second = (await client.put('kv/rev').value('2')).header.revision;
-    assert.equal(BigInt(second), BigInt(first) + 1n);
+    assert.ok(follows(second, first));
     kv = await at();
     assert.deepEqual([kv.create_revision, kv.mod_revision, kv.version], [first, second, '2']);
     await client.delete().key('kv/rev');
@@ -137,11 +137,11 @@ module.exports = {
 
   async 'reads of the past'({ client }) {
     const first = (await client.put('kv/past').value('1')).header.revision;
-    await client.put('kv/past').value('2');
+    const second = (await client.put('kv/past').value('2')).header.revision;
     const gone = (await client.delete().key('kv/past')).header.revision;
     const head = (await client.put('kv/other').value('1')).header.revision;
     assert.equal(await client.get('kv/past').revision(first), '1');
-    assert.equal(await client.get('kv/past').revision(Number(first) + 1), '2');
+    assert.equal(await client.get('kv/past').revision(second), '2');
     assert.equal(await client.get('kv/past').revision(gone), null);
     assert.equal(await client.get('kv/past').serializable(true), null);
     await refused(client.get('kv/past').revision(Number(head) + 1000).exec(), GRPCOutOfRangeError,

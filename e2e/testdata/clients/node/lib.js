@@ -123,4 +123,7 @@ async function refused(promise, kind, text = '') {
 // With four shards revisions may have gaps, and a lease ends at one for each shard.
 const fourShards = process.env.LATCHKEY_E2E_SHARDS === '4';
 
-module.exports = { Tape, acquire, follow, fourShards, happens, hold, refused, within };
+// follows says whether a revision may be the next one after another.
+const follows = (rev, after) => BigInt(rev) === BigInt(after) + 1n || fourShards && BigInt(rev) > BigInt(after);
+
+module.exports = { Tape, acquire, follow, follows, fourShards, happens, hold, refused, within };

@@ -120,6 +120,11 @@ def acquire(client, name, ttl):
     return lock
 
 
+def follows(rev, after):
+    """Says whether a revision may be the next one after another."""
+    return rev == after + 1 or four_shards() and rev > after
+
+
 def four_shards():
     """With four shards revisions may have gaps, and a lease ends at one for each shard."""
     return os.environ.get("LATCHKEY_E2E_SHARDS") == "4"
