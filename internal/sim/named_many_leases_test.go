@@ -17,7 +17,7 @@ import (
 // early, all end soon, and meanwhile another lease is renewed and keys put without delay.
 func TestManyLeasesEndTogether(t *testing.T) {
 	bubble(t, func(c *cluster) {
-		const count, other, ttl = 5000, 5001, 30
+		const count, other, ttl = 2000, 2001, 30
 		const shared, late, delay = 60, time.Second, 100 * time.Millisecond
 		t, p := c.tb, c.node(1)
 		before := p.entries()
