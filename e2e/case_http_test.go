@@ -15,6 +15,8 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // jsonAnswer is what the JSON API has said.
@@ -181,7 +183,7 @@ func TestGivingUpByHTTP(t *testing.T) {
 // (hashicorp/consul 1172, 4508).
 func TestTimeToLiveByHTTP(t *testing.T) {
 	s := serve(t)
-	ttl := int64(sized(3, 5))
+	ttl := int64(harness.Sized(3, 5))
 	granted := s.ask(s.bound(), "/v3/lease/grant", fmt.Sprintf(`{"TTL":%d}`, ttl))
 	if got := granted.number(t, "TTL"); got != ttl {
 		t.Errorf("granted %d s, want %d", got, ttl)
@@ -216,14 +218,14 @@ func TestTimeToLiveByHTTP(t *testing.T) {
 // The next renewal tells that it is lost (vitessio/vitess 11794, 11364, 7444).
 func TestLockByHTTPOutlivesItsConnection(t *testing.T) {
 	s := serve(t)
-	ttl := int64(sized(2, 10))
+	ttl := int64(harness.Sized(2, 10))
 	lease := s.grant(0, ttl)
 	first := s.lockHTTP(lease)
 	token := first.token(t)
 	other := s.lockingHTTP(s.bound(), s.grant(0, 60))
 	renewal := time.NewTicker(time.Duration(ttl) * time.Second / 3)
 	defer renewal.Stop()
-	for range sized(6, 18) {
+	for range harness.Sized(6, 18) {
 		<-renewal.C
 		if got := s.renewHTTP(lease); got != ttl {
 			t.Fatalf("renewed to %d s, want %d", got, ttl)

@@ -14,6 +14,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // putLeased writes a key with a lease.
@@ -140,7 +142,7 @@ func TestRenewalRacesWithExpiry(t *testing.T) {
 			}
 		}
 	}
-	for n := range sized(12, 200) / abreast {
+	for n := range harness.Sized(12, 200) / abreast {
 		var wg sync.WaitGroup
 		for i := range abreast {
 			from := time.Duration(rnd.IntN(650)-50) * time.Millisecond
@@ -229,7 +231,7 @@ func TestLeaseIDs(t *testing.T) {
 // for it (9294, kubernetes/kubernetes#96836).
 func TestLeaseWithManyKeys(t *testing.T) {
 	s := serve(t)
-	keys := sized(10_000, 50_000)
+	keys := harness.Sized(10_000, 50_000)
 	l := s.grant(0, 3600)
 	w := s.openWatch()
 	w.create(&createWatch{Key: []byte("many/"), RangeEnd: []byte("many0"), Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}})

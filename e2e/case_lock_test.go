@@ -15,6 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	recipe "go.etcd.io/etcd/client/v3/experimental/recipes"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // session opens a session, which the test's end closes.
@@ -235,7 +237,7 @@ func TestCampaignAfterDeletedKey(t *testing.T) {
 	w.create(&createWatch{Key: []byte("e/"), RangeEnd: []byte("e0"), Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}})
 	id := w.created()
 	last := int64(0)
-	for range sized(100, 500) {
+	for range harness.Sized(100, 500) {
 		e := concurrency.NewElection(session, "e")
 		if err := e.Campaign(s.bound(), "me"); err != nil {
 			t.Fatal(err)
@@ -255,7 +257,7 @@ func TestCampaignAfterDeletedKey(t *testing.T) {
 func TestHandOverUnderLoad(t *testing.T) {
 	s := serve(t)
 	const clients = 10
-	rounds := sized(30, 1000)
+	rounds := harness.Sized(30, 1000)
 	s.put("counter", "0")
 	var counted int
 	var released atomic.Int64
@@ -305,7 +307,7 @@ func TestHandOverUnderLoad(t *testing.T) {
 func TestTokensOnlyGrow(t *testing.T) {
 	s := serve(t)
 	m := concurrency.NewMutex(s.session(s.c), "l")
-	last, rounds := int64(0), sized(100, 1000)
+	last, rounds := int64(0), harness.Sized(100, 1000)
 	for i := range rounds {
 		err := untilDone(s.bound(), func() error { return m.Lock(s.bound()) })
 		if err != nil {

@@ -15,6 +15,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // A store that has reached its quota refuses what makes it grow and nothing else,
@@ -69,7 +71,7 @@ func TestRevisionsNeverGoBack(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	s := serve(t)
-	for round := range sized(8, 100) {
+	for round := range harness.Sized(8, 100) {
 		s.fill(fmt.Sprintf("filler/%d/", round), 2000)
 		for _, key := range []string{"a", "b", "c", "d"} {
 			s.put(key, "")

@@ -14,17 +14,19 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // Asking for the first key of a huge prefix costs what asking for one key costs,
 // and the count stays exact (20745, 11990).
 func TestLimitOneOfHugePrefix(t *testing.T) {
 	s := serve(t)
-	keys := sized(60_000, 1_000_000)
+	keys := harness.Sized(60_000, 1_000_000)
 	s.fill("huge/", keys)
 	median := func(r *pb.RangeRequest) time.Duration {
 		t.Helper()
-		took := make([]time.Duration, sized(300, 1000))
+		took := make([]time.Duration, harness.Sized(300, 1000))
 		for i := range took {
 			begin := time.Now()
 			got := s.read(r)
@@ -149,7 +151,7 @@ func (s *served) watchMany(streams, each int, start int64) *many {
 // seconds, none is left over and none is missing (8387, 9839).
 func TestIdleWatchersAndReconnectStorm(t *testing.T) {
 	s := serve(t, "--enable-pprof")
-	streams, each := sized(20, 100), 1000
+	streams, each := harness.Sized(20, 100), 1000
 	recent := s.rev()
 	for range 500 {
 		s.put("other", "")
@@ -207,7 +209,7 @@ func TestIdleWatchersAndReconnectStorm(t *testing.T) {
 // events, as etcd's does, and ends with its connection.
 func TestClosedWatchersFreeEverything(t *testing.T) {
 	s := serve(t, "--enable-pprof")
-	streams := sized(1000, 10_000)
+	streams := harness.Sized(1000, 10_000)
 	s.openWatch().stop() // what the first stream allocates for good
 	began, heap := s.goroutines(), s.heap()
 

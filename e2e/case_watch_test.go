@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 type (
@@ -73,7 +75,7 @@ func TestWatchFromDeleteAtCompaction(t *testing.T) {
 // isn't the last (17529).
 func TestSlowWatchersAreToldOfCompaction(t *testing.T) {
 	s := serve(t)
-	watchers, before, after := sized(20, 40), sized(1500, 20_000), sized(100, 1000)
+	watchers, before, after := harness.Sized(20, 40), harness.Sized(1500, 20_000), harness.Sized(100, 1000)
 	w := s.openWatch()
 	for range watchers {
 		w.create(&createWatch{Key: []byte("p/"), RangeEnd: []byte("p0"), PrevKv: true})
@@ -229,7 +231,7 @@ func TestFragmentedAnswers(t *testing.T) {
 		write(r)
 	}
 	l := s.grant(0, 600)
-	keys := sized(10_000, 20_000)
+	keys := harness.Sized(10_000, 20_000)
 	for i := 0; i < keys; i += 100 {
 		r := &pb.TxnRequest{}
 		for j := range 100 {
@@ -425,7 +427,7 @@ func TestWatchOddRanges(t *testing.T) {
 func TestConcurrentWritersAreOrdered(t *testing.T) {
 	s := serve(t)
 	const writers = 32
-	each := sized(8000, 100_000) / writers
+	each := harness.Sized(8000, 100_000) / writers
 	w := s.openWatch()
 	w.create(&createWatch{Key: []byte("p/"), RangeEnd: []byte("p0")})
 	w.created()

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // The times of the elections. A leader that cannot renew gives up before others
@@ -36,11 +37,10 @@ const (
 
 // candidateBinary builds the candidate once for all tests and returns its path.
 var candidateBinary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "latchkey-e2e-")
+	dir, err := harness.Dir("latchkey-e2e-")
 	if err != nil {
 		return "", err
 	}
-	builtDirs = append(builtDirs, dir)
 	path := filepath.Join(dir, "clientgo")
 	out, err := exec.Command("go", "build", "-C", "clientgo", "-o", path, ".").CombinedOutput()
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // historyModel is the store as porcupine sees it: a write without an answer forks
@@ -45,7 +47,7 @@ func TestHistories(t *testing.T) {
 	for _, shards := range historyShards {
 		t.Run(strconv.Itoa(shards), func(t *testing.T) {
 			s := serve(t, historyFlags(shards)...)
-			for round := range sized(3, 100) {
+			for round := range harness.Sized(3, 100) {
 				if !checkHistory(t, s, shards, round) {
 					return
 				}
@@ -73,7 +75,7 @@ func historyFlags(shards int, more ...string) []string {
 // checkHistory runs and checks one history and reports whether it is right.
 func checkHistory(t *testing.T, s *served, shards, round int) bool {
 	t.Helper()
-	seed := historySeed(t, round)
+	seed := harness.Seed(t, "./e2e", round)
 	start := histState{rev: s.rev()}
 	for _, kv := range s.read(underPrefix("h/", rangeAll())).Kvs {
 		key, e, err := histEntryOf(kv)

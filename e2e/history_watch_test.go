@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -16,22 +15,9 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-)
 
-// historySeed returns the seed of a round: a new one, or the one that a replay
-// asks for.
-func historySeed(t *testing.T, round int) uint64 {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("LATCHKEY_HISTORY_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("round %d: replay with LATCHKEY_HISTORY_SEED=%d go test ./e2e -run '^%s$'", round, seed, t.Name())
-	return seed
-}
+	"github.com/latchkey-db/latchkey/e2e/harness"
+)
 
 func rangeAll() *pb.RangeRequest { return &pb.RangeRequest{} }
 
@@ -300,7 +286,7 @@ func observations(s *served, rnd *rand.Rand) []*observation {
 func TestWatchHistories(t *testing.T) {
 	for _, shards := range historyShards {
 		t.Run(strconv.Itoa(shards), func(t *testing.T) {
-			for round := range sized(2, 50) {
+			for round := range harness.Sized(2, 50) {
 				if !watchHistory(t, shards, round) {
 					return
 				}
@@ -312,7 +298,7 @@ func TestWatchHistories(t *testing.T) {
 // watchHistory watches and checks one history and reports whether it is right.
 func watchHistory(t *testing.T, shards, round int) bool {
 	t.Helper()
-	seed := historySeed(t, round)
+	seed := harness.Seed(t, "./e2e", round)
 	rnd := rand.New(rand.NewPCG(seed, 2<<32))
 	s := serve(t, historyFlags(shards, "--watch-progress-notify-interval=100ms")...)
 	groups := observations(s, rnd)

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // fastReconnect lets clients find a restarted server without gRPC's seconds of
@@ -20,9 +22,5 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(workerEnv); role != "" {
 		os.Exit(work(role))
 	}
-	code := m.Run()
-	for _, dir := range builtDirs {
-		_ = os.RemoveAll(dir)
-	}
-	os.Exit(code)
+	os.Exit(harness.Run(m))
 }

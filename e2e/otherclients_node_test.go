@@ -10,16 +10,17 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // nodePrograms is a folder with the programs for Node and the package that they
 // need, which npm installs there.
 var nodePrograms = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "latchkey-node-")
+	dir, err := harness.Dir("latchkey-node-")
 	if err != nil {
 		return "", err
 	}
-	builtDirs = append(builtDirs, dir)
 	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "clients", "node"))); err != nil {
 		return "", fmt.Errorf("copy programs: %w", err)
 	}
@@ -60,7 +61,7 @@ func TestOtherNodePassesLocksRound(t *testing.T) {
 	c := p.client()
 	defer c.Close()
 	const processes, locks = 5, 2
-	rounds := sized(12, 200)
+	rounds := harness.Sized(12, 200)
 	var cmds []*exec.Cmd
 	for i := range locks {
 		put(t, c, fmt.Sprintf("count/%d", i), "0")

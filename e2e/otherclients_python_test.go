@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // pythonClient is Debian's python3-etcd3, which the system's own python3 has.
@@ -44,7 +46,7 @@ func TestOtherPythonPassesLocksRound(t *testing.T) {
 		{"queue with Go", "queue", 10},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			rounds := sized(20, 200)
+			rounds := harness.Sized(20, 200)
 			p := newProcess(t)
 			client := p.client()
 			defer client.Close()

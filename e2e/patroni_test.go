@@ -13,6 +13,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // pgSighting is one look at a node.
@@ -223,13 +225,13 @@ func runPatroni(t *testing.T, c *pgCluster) {
 	defer stopWriting()
 	c.goesOn(rows)
 
-	rounds := sized(1, 5)
+	rounds := harness.Sized(1, 5)
 	for range rounds {
 		c.storeCrashes(seen.patroni[0], rows)
 		c.failOver(a, b, rows)
 		c.switchOver(b, a, rows)
 	}
-	if full := sized(0, 1); full == 1 {
+	if full := harness.Sized(0, 1); full == 1 {
 		c.storeIsAway(a)
 		c.goesOn(rows)
 	}

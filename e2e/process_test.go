@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,31 +18,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
-
-// binaryVariable names the server that another process of the tests has built.
-const binaryVariable = "LATCHKEY_E2E_BINARY"
-
-// binary builds the server once for all tests and returns its path.
-var binary = sync.OnceValues(func() (string, error) {
-	if path := os.Getenv(binaryVariable); path != "" {
-		return path, nil
-	}
-	dir, err := os.MkdirTemp("", "latchkey-e2e-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "latchkey")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/latchkey-db/latchkey/cmd/latchkey").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build server: %w: %s", err, out)
-	}
-	builtDirs = append(builtDirs, dir)
-	return path, nil
-})
-
-// builtDirs are removed when the tests are done.
-var builtDirs []string
 
 // process is one server process and its data directory.
 type process struct {
@@ -84,7 +60,7 @@ func freeAddr(tb testing.TB) string {
 // launch starts the process without waiting for it to serve.
 func (p *process) launch() {
 	p.t.Helper()
-	bin, err := binary()
+	bin, err := harness.Server()
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -15,16 +15,17 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // etcdctl builds etcd's command-line client once, from the tools module, and
 // returns the folder that it is in.
 var etcdctl = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "latchkey-etcdctl-")
+	dir, err := harness.Dir("latchkey-etcdctl-")
 	if err != nil {
 		return "", err
 	}
-	builtDirs = append(builtDirs, dir)
 	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "etcdctl"), "go.etcd.io/etcd/etcdctl/v3")
 	cmd.Dir = filepath.Join("..", "tools")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -160,7 +161,7 @@ func TestReadmeThreeNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin, err := binary()
+	bin, err := harness.Server()
 	if err != nil {
 		t.Fatal(err)
 	}

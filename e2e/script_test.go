@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // The binary's flags, output and exit codes are described by the scripts.
 func TestScripts(t *testing.T) {
-	bin, err := binary()
+	bin, err := harness.Server()
 	if err != nil {
 		t.Fatal(err)
 	}

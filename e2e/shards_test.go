@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/client/v3/leasing"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // fourShardsVariable makes the tests' servers have four data shards, if it is 4.
@@ -164,13 +166,13 @@ func TestCasesOnFourShards(t *testing.T) {
 	for i, name := range tests {
 		shares[i%processes] = append(shares[i%processes], name)
 	}
-	path, err := binary()
+	path, err := harness.Server()
 	must(t, path, err)
 	outs, errs := make([][]byte, processes), make([]error, processes)
 	var running sync.WaitGroup
 	for i, share := range shares {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run", "^("+strings.Join(share, "|")+")$")
-		cmd.Env = append(os.Environ(), fourShardsVariable+"=4", binaryVariable+"="+path)
+		cmd.Env = append(os.Environ(), fourShardsVariable+"=4", harness.BinaryVariable+"="+path)
 		running.Go(func() { outs[i], errs[i] = cmd.CombinedOutput() })
 	}
 	running.Wait()

@@ -16,11 +16,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // A server with --auto-tls serves etcd's client and HTTP on https and unixs URLs.
 func TestAutoTLS(t *testing.T) {
-	bin, err := binary()
+	bin, err := harness.Server()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,5 +10,5 @@
 //	Leases    a lease that is renewed stays, one that is not ends in time
 //	LockSet   a lock with its token keeps a file whole
 //
-// The tests of package e2e run it for seconds, the command soak for as long as asked.
+// The tests of package cluster run it for seconds, the command soak for as long as asked.
 package faults

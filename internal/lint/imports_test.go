@@ -26,7 +26,9 @@ var allowed = map[string][]string{
 	"bench/rounds": {"e2e/faults"},
 	"e2e/faults":   {"internal/etcdlog"},
 	"e2e/soak":     {"e2e/faults"},
-	"e2e":          {"e2e/faults", "internal/etcdlog", "internal/invariant", "internal/node", "internal/config"},
+	"e2e":          {"e2e/harness", "internal/etcdlog", "internal/invariant", "internal/node", "internal/config"},
+	"e2e/cluster":  {"e2e/faults", "e2e/harness"},
+	"e2e/harness":  {},
 
 	"internal/node": {
 		"api", "auth", "lock", "router", "placement", "shard", "mvcc", "lease", "internal/config", "internal/compactor",

@@ -1,4 +1,4 @@
-package e2e
+package cluster
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // L03: a lease granted through one node is known to every other at once.
@@ -19,7 +21,7 @@ func TestGrantHerePutThere(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
 		c := newCluster(t, shards, false)
-		for i := range sized(50, 1000) {
+		for i := range harness.Sized(50, 1000) {
 			g, err := c.clients[i%3].Grant(t.Context(), 60)
 			c.must(err)
 			for k, key := range inShards(shards, "lease") {
@@ -66,7 +68,7 @@ func TestDeposedLeaderRevokesNothing(t *testing.T) {
 		}
 		pause(ctx, time.Second)
 		c.must(c.Nodes[leader].Freeze())
-		pause(ctx, time.Duration(sized(6, 10))*time.Second)
+		pause(ctx, time.Duration(harness.Sized(6, 10))*time.Second)
 		c.must(c.Nodes[leader].Thaw())
 		pause(ctx, 6*time.Second)
 		cancel()
@@ -133,7 +135,7 @@ func TestAcknowledgedLockSurvivesItsLeader(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
 		c := newCluster(t, shards, false)
-		for round := range sized(2, 25) {
+		for round := range harness.Sized(2, 25) {
 			leader := c.leader()
 			mine, other := c.clients[(leader+1)%3], c.clients[(leader+2)%3]
 			s, err := concurrency.NewSession(mine, concurrency.WithTTL(10))
@@ -174,7 +176,7 @@ func TestNoStaleReadFromPausedLeader(t *testing.T) {
 		t.Helper()
 		c := newCluster(t, shards, false)
 		keys := inShards(shards, "stale")
-		for round := range sized(2, 50) {
+		for round := range harness.Sized(2, 50) {
 			leader := c.leader()
 			c.must(c.Nodes[leader].Freeze())
 			writer := c.clients[(leader+1)%3]
@@ -218,7 +220,7 @@ func TestSessionsSurviveTheirNode(t *testing.T) {
 		}
 		for _, node := range []int{(c.leader() + 1) % 3, c.leader()} {
 			c.must(c.Nodes[node].Kill())
-			pause(t.Context(), time.Duration(sized(3, 6))*time.Second)
+			pause(t.Context(), time.Duration(harness.Sized(3, 6))*time.Second)
 			c.must(c.Nodes[node].Launch())
 			c.healthy()
 		}
@@ -242,7 +244,7 @@ func TestNodeCutOffFromItsPeers(t *testing.T) {
 		t.Helper()
 		c := newCluster(t, shards, true)
 		all := c.all()
-		for node := range sized(1, len(c.Nodes)) {
+		for node := range harness.Sized(1, len(c.Nodes)) {
 			c.must(c.network.Isolate(node))
 			pause(t.Context(), 3*time.Second)
 			try, stop := context.WithTimeout(t.Context(), 15*time.Second)

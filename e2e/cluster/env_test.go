@@ -1,4 +1,4 @@
-package e2e
+package cluster
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/latchkey-db/latchkey/e2e/faults"
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // cluster is three nodes and a client of each.
@@ -30,14 +31,14 @@ var networks atomic.Int64
 // links each has a network namespace of its own, for which the test must run as root.
 func newCluster(tb testing.TB, shards int, links bool, args ...string) *cluster {
 	tb.Helper()
-	bin, err := binary()
+	bin, err := harness.Server()
 	if err != nil {
 		tb.Fatal(err)
 	}
 	c := &cluster{t: tb, shards: shards}
 	o := faults.Options{Binary: bin, Nodes: 3, Dir: tb.TempDir(), Args: args}
 	if splits := faults.Splits(shards); splits != "" {
-		o.Args = append(o.Args, splitsFlag, splits)
+		o.Args = append(o.Args, "--initial-splits", splits)
 	}
 	if links {
 		if c.network, err = faults.NewNetwork(o.Nodes, int(networks.Add(1))); err != nil {

@@ -1,4 +1,4 @@
-package e2e
+package cluster
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/latchkey-db/latchkey/e2e/faults"
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // Clients see nothing that a single etcd could not have shown them while a minority of
@@ -14,13 +15,13 @@ func TestFaults(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
 		c := newCluster(t, shards, mayCutLinks())
-		seed := historySeed(t, shards)
+		seed := harness.Seed(t, "./e2e/cluster", shards)
 		n := &faults.Nemesis{
 			Cluster: c.Cluster, Network: c.network, Report: &faults.Report{},
-			Longest: time.Duration(sized(3, 10)) * time.Second, Rest: time.Second,
+			Longest: time.Duration(harness.Sized(3, 10)) * time.Second, Rest: time.Second,
 		}
 		sets := faults.NewLockSet(n.Report, seed, c.clients)
-		c.must(faults.Run(t.Context(), n, seed, c.clients, time.Duration(sized(10, 300))*time.Second,
+		c.must(faults.Run(t.Context(), n, seed, c.clients, time.Duration(harness.Sized(10, 300))*time.Second,
 			faults.NewChains(n.Report, 8, c.clients), faults.NewRegisters(n.Report, seed, c.clients),
 			faults.NewLeases(n.Report, 4, 6, 25*time.Second, c.clients), sets))
 		t.Logf("operations=%d faults=%v, %d numbers lost behind unchecked tokens", n.Report.Operations.Load(), n.Report.Faults(), sets.Lost)

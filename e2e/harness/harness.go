@@ -1,0 +1,79 @@
+// Package harness is what the packages of end-to-end tests share: the server's binary,
+// how large tests are, and the seeds of random ones.
+package harness
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// BinaryVariable names the server that another process of the tests has built.
+const BinaryVariable = "LATCHKEY_E2E_BINARY"
+
+// Server builds the server once for all tests of a process and returns its path.
+var Server = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv(BinaryVariable); path != "" {
+		return path, nil
+	}
+	dir, err := Dir("latchkey-e2e-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "latchkey")
+	out, err := exec.Command("go", "build", "-o", path, "github.com/latchkey-db/latchkey/cmd/latchkey").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build server: %w: %s", err, out)
+	}
+	return path, nil
+})
+
+var (
+	dirsMu sync.Mutex
+	// dirs are removed when the tests are done. Protected by dirsMu.
+	dirs []string
+)
+
+// Dir makes a directory that lasts longer than a test: until Run returns.
+func Dir(prefix string) (string, error) {
+	dir, err := os.MkdirTemp("", prefix)
+	if err != nil {
+		return "", err
+	}
+	dirsMu.Lock()
+	defer dirsMu.Unlock()
+	dirs = append(dirs, dir)
+	return dir, nil
+}
+
+// Run runs the tests, removes what Dir made, and returns what the process exits with.
+func Run(m *testing.M) int {
+	code := m.Run()
+	dirsMu.Lock()
+	defer dirsMu.Unlock()
+	for _, dir := range dirs {
+		_ = os.RemoveAll(dir) // what is left is a temporary file
+	}
+	return code
+}
+
+// Seed returns the seed of a random test's round: a new one, or the one that a replay
+// asks for. folder is the test's package, as the go command takes it.
+func Seed(tb testing.TB, folder string, round int) uint64 {
+	tb.Helper()
+	const variable = "LATCHKEY_HISTORY_SEED"
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv(variable); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	tb.Logf("round %d: replay with %s=%d go test %s -run '^%s$'", round, variable, seed, folder, tb.Name())
+	return seed
+}
