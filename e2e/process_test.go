@@ -28,6 +28,8 @@ type process struct {
 	dir  string
 	addr string
 	args []string
+	// wrap, if any, is the command that runs the server's.
+	wrap []string
 	cmd  *exec.Cmd
 	log  *bytes.Buffer
 	// waited yields the process's end.
@@ -65,10 +67,10 @@ func (p *process) launch() {
 		p.t.Fatal(err)
 	}
 	url := "http://" + p.addr
-	args := slices.Concat([]string{
-		"--data-dir", p.dir, "--listen-client-urls", url, "--advertise-client-urls", url,
+	args := slices.Concat(p.wrap, []string{
+		bin, "--data-dir", p.dir, "--listen-client-urls", url, "--advertise-client-urls", url,
 	}, splitFlags(p.t, p.args), p.args)
-	p.cmd = exec.Command(bin, args...)
+	p.cmd = exec.Command(args[0], args[1:]...)
 	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {
 		return strings.HasPrefix(s, "LATCHKEY_E2E_") // no settings of the server's
 	})

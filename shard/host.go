@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -110,7 +111,7 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 		replicas: make(map[uint64]*Replica),
 		early:    make(map[uint64]Leader),
 	}
-	if err := checkLog(cfg); err != nil {
+	if err := prepareLog(cfg); err != nil {
 		return nil, fmt.Errorf("open %s log: %w", cfg.Name, err)
 	}
 	nh, err := dragonboat.NewNodeHost(h.nodeHostConfig())
@@ -127,11 +128,19 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	return h, nil
 }
 
-// checkLog refuses a log that the log store would silently cut short.
-func checkLog(cfg HostConfig) error {
+// prepareLog gives the log this host's name, and refuses one that the log store would
+// silently cut short.
+func prepareLog(cfg HostConfig) error {
 	fs := cfg.RaftFS
 	if fs == nil {
 		fs = raftvfs.Default
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("ask for host name: %w", err)
+	}
+	if err := nameHost(fs, cfg.Dir, name); err != nil {
+		return err
 	}
 	return walcheck.Dirs(fs, cfg.Dir)
 }

@@ -39,9 +39,6 @@ const (
 var (
 	// ErrInUse is returned when another process uses the directory.
 	ErrInUse = errors.New("data directory is in use by another process")
-	// ErrHostname is returned when the host is called otherwise than at the first
-	// start.
-	ErrHostname = errors.New("host name changed")
 	// ErrLogShards is returned when another number of log shards is asked for
 	// than the directory was made with.
 	ErrLogShards = errors.New("number of log shards changed")
@@ -66,9 +63,6 @@ type Identity struct {
 	Nodes []Member `json:"nodes,omitempty"`
 	// LogShards is the number of Raft logs for data shards.
 	LogShards uint64 `json:"log_shards"`
-	// Hostname is what the operating system called the host; the logs' path
-	// contains it.
-	Hostname string `json:"hostname"`
 	// Instance is drawn at random for this directory.
 	Instance string `json:"instance"`
 	// Whole is set once the first start has made all files. Until then nothing in the
@@ -94,8 +88,6 @@ type Config struct {
 	New Identity
 	// MustExist refuses a directory without a node.
 	MustExist bool
-	// Hostname is what the host is called today.
-	Hostname string
 	// LogShards, unless 0, was asked for explicitly.
 	LogShards uint64
 }
@@ -224,7 +216,7 @@ func (d *Dir) create(c Config) error {
 		return fmt.Errorf("draw instance: %w", err)
 	}
 	d.id = c.New
-	d.id.Format, d.id.Instance, d.id.Hostname, d.id.Whole = Format, hex.EncodeToString(seed[:]), c.Hostname, false
+	d.id.Format, d.id.Instance, d.id.Whole = Format, hex.EncodeToString(seed[:]), false
 	if c.LogShards != 0 {
 		d.id.LogShards = c.LogShards
 	}
@@ -236,9 +228,6 @@ func (d *Dir) check(c Config) error {
 	case d.id.Format != Format:
 		return fmt.Errorf("%w: %d, this program reads %d", ErrFormat, d.id.Format, Format)
 	case !d.id.Whole: // nothing in it holds yet
-	case d.id.Hostname != c.Hostname:
-		return fmt.Errorf("%w: %s was made on host %q, this is %q; the Raft log is bound to the name: give the host its old name",
-			ErrHostname, d.path, d.id.Hostname, c.Hostname)
 	case c.LogShards != 0 && c.LogShards != d.id.LogShards:
 		return fmt.Errorf("%w: %s was made with %d, %d asked for", ErrLogShards, d.path, d.id.LogShards, c.LogShards)
 	}

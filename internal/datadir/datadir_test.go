@@ -11,7 +11,7 @@ import (
 )
 
 func configOn(fs vfs.FS) Config {
-	return Config{FS: fs, Path: "data", Hostname: "here", New: Identity{NodeID: 7, DeploymentID: 8, LogShards: 2}}
+	return Config{FS: fs, Path: "data", New: Identity{NodeID: 7, DeploymentID: 8, LogShards: 2}}
 }
 
 // open opens a directory as a node does that goes on to serve.
@@ -67,7 +67,6 @@ func TestRefused(t *testing.T) {
 		want   error
 		says   string
 	}{
-		{"other host", func(_ vfs.FS, c *Config) error { c.Hostname = "there"; return nil }, ErrHostname, `"here"`},
 		{"other number of logs", func(_ vfs.FS, c *Config) error { c.LogShards = 3; return nil }, ErrLogShards, "with 2"},
 		{"log gone", func(fs vfs.FS, _ *Config) error { return fs.RemoveAll("data/raft") }, ErrTorn, "data/raft"},
 		{"state gone", func(fs vfs.FS, _ *Config) error { return fs.RemoveAll("data/state") }, ErrTorn, "data/state"},

@@ -165,16 +165,13 @@ func (n *Node) watchDisk(fs vfs.FS) {
 }
 
 func (n *Node) openDir(o *Options) error {
-	hostname, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("ask for host name: %w", err)
-	}
 	self, ok := o.Config.InitialCluster[o.Config.Name]
 	if !ok {
 		return fmt.Errorf("initial cluster does not name node %q", o.Config.Name)
 	}
+	var err error
 	n.dir, err = datadir.Open(datadir.Config{
-		FS: o.StateFS, Path: o.Config.DataDir, Hostname: hostname, LogShards: uint64(o.Config.LogShards),
+		FS: o.StateFS, Path: o.Config.DataDir, LogShards: uint64(o.Config.LogShards),
 		MustExist: o.Config.ClusterState == config.ExistingCluster,
 		New: datadir.Identity{
 			NodeID:       memberID(sortedURLs(self), o.Config.ClusterToken),
