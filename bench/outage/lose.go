@@ -25,14 +25,14 @@ const (
 )
 
 // lose runs a cluster, takes the node that leads away, and returns for how long clients
-// could not write. number keeps the networks of servers apart.
-func (s server) lose(ctx context.Context, way, dir string, number int) (o outcome, err error) {
+// could not write.
+func (s server) lose(ctx context.Context, way, dir string) (o outcome, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return o, err
 	}
 	layout := faults.Options{Binary: s.binary, Nodes: nodes, Dir: dir, Args: s.args}
 	if way == "isolate" {
-		if layout.Network, err = faults.NewNetwork(nodes, number); err != nil {
+		if layout.Network, err = faults.NewNetwork(nodes); err != nil {
 			return o, err
 		}
 		defer func() { err = errors.Join(err, layout.Network.Close()) }()

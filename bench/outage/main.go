@@ -108,8 +108,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	seen := make(map[string][]outcome)
 	for round := range o.rounds {
 		for _, way := range o.ways {
-			for i, s := range o.servers {
-				got, err := s.lose(ctx, way, filepath.Join(dir, s.name), i)
+			for _, s := range o.servers {
+				got, err := s.lose(ctx, way, filepath.Join(dir, s.name))
 				if err != nil {
 					return fmt.Errorf("%s of %s in round %d: %w", way, s.name, round+1, err)
 				}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,9 +23,6 @@ type cluster struct {
 	clients []*clientv3.Client
 }
 
-// networks counts those made, so that tests side by side don't share addresses.
-var networks atomic.Int64
-
 // newCluster starts three nodes with so many data shards, cut in the letters. With
 // links each has a network namespace of its own, for which the test must run as root.
 func newCluster(tb testing.TB, shards int, links bool, args ...string) *cluster {
@@ -41,7 +37,7 @@ func newCluster(tb testing.TB, shards int, links bool, args ...string) *cluster 
 		o.Args = append(o.Args, "--initial-splits", splits)
 	}
 	if links {
-		if c.network, err = faults.NewNetwork(o.Nodes, int(networks.Add(1))); err != nil {
+		if c.network, err = faults.NewNetwork(o.Nodes); err != nil {
 			tb.Fatal(err)
 		}
 		tb.Cleanup(func() { c.must(c.network.Close()) })

@@ -18,29 +18,30 @@ type Network struct {
 	cuts       map[[2]int]bool
 }
 
-// NewNetwork makes a network for some nodes. number tells it from others on the machine,
-// from 0 to 200.
-func NewNetwork(nodes, number int) (n *Network, err error) {
-	tag := fmt.Sprintf("lk%d-%d", os.Getpid()%100_000, number)
-	n = &Network{bridge: tag, subnet: fmt.Sprintf("10.%d.%d", 50+number, os.Getpid()%250), cuts: make(map[[2]int]bool)}
+// mostNetworks is how many networks can be on a machine at a time.
+const mostNetworks = 250
+
+// NewNetwork makes a network for some nodes. Its bridge is named after its addresses, so
+// that two programs never use the same ones.
+func NewNetwork(nodes int) (n *Network, err error) {
+	if n, err = claim(); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
 		}
 	}()
-	if err := ip("link", "add", n.bridge, "type", "bridge"); err != nil {
-		return n, err
-	}
 	if err := errors.Join(ip("addr", "add", n.subnet+".254/24", "dev", n.bridge), ip("link", "set", n.bridge, "up")); err != nil {
 		return n, err
 	}
 	for i := range nodes {
-		ns := fmt.Sprintf("%s-n%d", tag, i+1)
+		ns := fmt.Sprintf("%s-n%d", n.bridge, i+1)
 		if err := ip("netns", "add", ns); err != nil {
 			return n, err
 		}
 		n.namespaces = append(n.namespaces, ns)
-		outer := fmt.Sprintf("%sv%d", tag, i+1)
+		outer := n.link(i)
 		err := errors.Join(
 			ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", ns),
 			ip("link", "set", outer, "master", n.bridge, "up"),
@@ -55,8 +56,27 @@ func NewNetwork(nodes, number int) (n *Network, err error) {
 	return n, nil
 }
 
+// claim makes the bridge of the first addresses that nobody uses.
+func claim() (*Network, error) {
+	var err error
+	for i := range mostNetworks {
+		number := (os.Getpid() + i) % mostNetworks
+		n := &Network{bridge: fmt.Sprintf("lk%d", number), subnet: fmt.Sprintf("10.213.%d", number), cuts: make(map[[2]int]bool)}
+		if err = ip("link", "add", n.bridge, "type", "bridge"); err == nil {
+			return n, nil
+		}
+		if !strings.Contains(err.Error(), "File exists") {
+			break
+		}
+	}
+	return nil, fmt.Errorf("make network: %w", err)
+}
+
 // addr returns the address of a node, which count from 0.
 func (n *Network) addr(i int) string { return fmt.Sprintf("%s.%d", n.subnet, i+1) }
+
+// link returns the name of a node's end at the bridge.
+func (n *Network) link(i int) string { return fmt.Sprintf("%sv%d", n.bridge, i+1) }
 
 func ip(args ...string) error {
 	out, err := exec.Command("ip", args...).CombinedOutput()
@@ -99,8 +119,9 @@ func (n *Network) Heal() error {
 // Close removes the network.
 func (n *Network) Close() error {
 	var errs []error
-	for _, ns := range n.namespaces {
-		errs = append(errs, ip("netns", "del", ns))
+	for i, ns := range n.namespaces {
+		// The link is gone at once, what is in a namespace only some time later.
+		errs = append(errs, ip("link", "del", n.link(i)), ip("netns", "del", ns))
 	}
 	return errors.Join(append(errs, ip("link", "del", n.bridge))...)
 }

@@ -94,7 +94,7 @@ func soak(ctx context.Context, o options, out io.Writer) (err error) {
 		layout.Args = []string{"--initial-splits", splits}
 	}
 	if !o.withoutNetworks {
-		if n.Network, err = faults.NewNetwork(layout.Nodes, 0); err != nil {
+		if n.Network, err = faults.NewNetwork(layout.Nodes); err != nil {
 			return err
 		}
 		layout.Network = n.Network
