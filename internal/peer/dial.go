@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -29,31 +31,43 @@ type channel struct {
 	unhook func() bool
 }
 
-// open opens a stream to a node. ctx bounds the stream's life.
+// open opens a stream to a node. ctx bounds the stream's life. errNobody says that nobody
+// listens at any of the node's URLs.
 func (m *Mesh) open(ctx context.Context, g greeting) (*channel, error) {
 	urls := m.cfg.URLs(g.To)
 	if len(urls) == 0 {
 		return nil, errUnknown
 	}
 	var errs error
+	nobody := true
 	for _, u := range urls {
-		ch, err := m.openAt(ctx, u, g)
+		var refused atomic.Bool
+		ch, err := m.openAt(ctx, u, g, &refused)
 		if err == nil {
 			return ch, nil
 		}
+		nobody = nobody && refused.Load()
 		errs = errors.Join(errs, fmt.Errorf("%s: %w", u, err))
 		if ctx.Err() != nil || m.ctx.Err() != nil {
 			return nil, errClosed
 		}
 	}
+	if nobody {
+		errs = fmt.Errorf("%w: %w", errNobody, errs)
+	}
 	return nil, errs
 }
 
-// openAt opens a stream to a node at one of its URLs.
-func (m *Mesh) openAt(ctx context.Context, u string, g greeting) (*channel, error) {
+// openAt opens a stream to a node at one of its URLs. refused is set when nobody listens
+// there, which the errors of gRPC do not tell.
+func (m *Mesh) openAt(ctx context.Context, u string, g greeting, refused *atomic.Bool) (*channel, error) {
 	conn, err := grpc.NewClient("passthrough:///peer",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // dial sees to TLS
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return m.dial(ctx, u) }),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			conn, err := m.dial(ctx, u)
+			refused.Store(errors.Is(err, syscall.ECONNREFUSED))
+			return conn, err
+		}),
 		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw{}),

@@ -18,6 +18,7 @@ var (
 	errClosed  = errors.New("peer: closed")
 	errSilent  = errors.New("peer: the other node is silent")
 	errSlow    = errors.New("peer: the handshake took too long")
+	errNobody  = errors.New("peer: nobody listens there")
 	errUnknown = errors.New("peer: no address of the node is known")
 	errStream  = errors.New("peer: malformed message")
 	errNoTLS   = errors.New("peer: this node was started without certificates for other nodes")

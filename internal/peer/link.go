@@ -2,6 +2,7 @@ package peer
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -111,17 +112,21 @@ func (l *link) abandon(c *call) {
 // run keeps a stream up until the mesh is closed.
 func (l *link) run() {
 	defer l.fail()
-	wait := firstPause
+	wait, reached := firstPause, false
 	for {
 		ch, err := l.m.open(l.m.ctx, greeting{To: l.node, Purpose: carriesCalls})
 		if err == nil {
-			wait = firstPause
+			wait, reached = firstPause, true
 			l.report.over()
 			l.up()
 			err = l.converse(ch)
 			l.lose()
 		} else {
 			l.fail()
+			if reached && errors.Is(err, errNobody) {
+				reached = false
+				l.gone()
+			}
 		}
 		l.report.report(err)
 		t := time.NewTimer(wait)
@@ -132,6 +137,13 @@ func (l *link) run() {
 			return
 		}
 		wait = min(2*wait, longestPause)
+	}
+}
+
+// gone tells that the node has no process any more.
+func (l *link) gone() {
+	if l.m.cfg.Gone != nil {
+		l.m.cfg.Gone(l.node)
 	}
 }
 

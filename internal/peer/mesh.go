@@ -31,6 +31,9 @@ type Config struct {
 	// Refused, if not nil, is told when a node refuses this one, once until it refuses
 	// for another reason or lets it in. It must not block.
 	Refused func(*RefusedError)
+	// Gone, if not nil, is told when a node that was reached has no process any more: its
+	// stream broke, and then nobody listens where it is reached. It must not block.
+	Gone func(node uint64)
 	// Timeout is how long a node may be silent before it is taken for dead; it also
 	// bounds handshakes.
 	Timeout time.Duration
@@ -62,7 +65,7 @@ const (
 	maxRunning = 16 << 10
 	maxHeld    = 256 << 20
 	// firstPause and longestPause lie between two attempts to reach a node.
-	firstPause   = 50 * time.Millisecond
+	firstPause   = 10 * time.Millisecond
 	longestPause = time.Second
 	// idleConnection is how long a connection without a stream may last.
 	idleConnection = 15 * time.Second
