@@ -73,6 +73,7 @@ type Host struct {
 	cfg    HostConfig
 	nh     *dragonboat.NodeHost
 	events *eventQueue
+	inbox  *inbox
 	// origin and sequence make command ids.
 	origin   uint64
 	sequence atomic.Uint64
@@ -154,6 +155,7 @@ func (h *Host) nodeHostConfig() config.NodeHostConfig {
 	default:
 		transport = noPeers{}
 	}
+	h.inbox = &inbox{TransportFactory: transport}
 	return config.NodeHostConfig{
 		DeploymentID:        h.cfg.DeploymentID,
 		NodeHostID:          h.cfg.NodeHostID,
@@ -174,7 +176,7 @@ func (h *Host) nodeHostConfig() config.NodeHostConfig {
 			LogDB:               logConfig(h.cfg.LogShards),
 			LogDBFactory:        measuredLog{h.cfg.Observer},
 			FS:                  h.cfg.RaftFS,
-			TransportFactory:    transport,
+			TransportFactory:    h.inbox,
 			NodeRegistryFactory: registryFactory{h.cfg.Resolve},
 		},
 	}
@@ -348,6 +350,7 @@ func (h *Host) Close() {
 	for _, r := range replicas {
 		r.close()
 	}
+	h.inbox.shut()
 	h.nh.Close()
 }
 

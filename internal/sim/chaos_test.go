@@ -10,7 +10,7 @@ import (
 // chaos is what is done to a cluster while clients use it. Pauses are drawn up to twice
 // the ones given; 0 is never.
 type chaos struct {
-	transfers, cuts, deaths time.Duration
+	transfers, campaigns, cuts, deaths time.Duration
 }
 
 // shards returns the ids of all shards.
@@ -52,6 +52,7 @@ func (ch chaos) wreak(w *workload) {
 			}
 		})
 	})
+	w.wg.Go(func() { ch.stand(w, source(4)) })
 	w.wg.Go(func() {
 		rnd := source(2)
 		every(rnd, ch.cuts, w.stop, func() {
@@ -81,6 +82,18 @@ func (ch chaos) wreak(w *workload) {
 				w.tb.Error(err)
 			}
 		})
+	})
+}
+
+// stand has any replica stand for election, as if the leader were gone.
+func (ch chaos) stand(w *workload, rnd *rand.Rand) {
+	ids := w.c.shards()
+	every(rnd, ch.campaigns, w.stop, func() {
+		id := ids[rnd.IntN(len(ids))]
+		if p := w.c.nodes[rnd.IntN(nodes)].running(); p != nil {
+			r := p.replica(id)
+			r.Campaign(r.Leader().ReplicaID)
+		}
 	})
 }
 

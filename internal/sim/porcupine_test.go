@@ -151,7 +151,7 @@ func TestWholeKeyspaceIsLinearizable(t *testing.T) {
 			defer c.close()
 			c.net.setFaults(faults{lose: 5, repeat: 10, reorder: 10, late: 20 * time.Millisecond, loseCall: 5, loseAnswer: 5, slow: 300})
 			w := newWorkload(t, c)
-			chaos{transfers: 50 * time.Millisecond, cuts: 300 * time.Millisecond, deaths: time.Second}.wreak(w)
+			chaos{transfers: 50 * time.Millisecond, campaigns: 200 * time.Millisecond, cuts: 300 * time.Millisecond, deaths: time.Second}.wreak(w)
 			h := &history{}
 			var mu sync.Mutex
 			var clients sync.WaitGroup

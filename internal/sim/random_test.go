@@ -172,6 +172,6 @@ func TestRandom(t *testing.T) {
 	for round := range uint64(sized(1, 100)) {
 		run(t, options{seed: first + round, splits: fourShards, snapshotEntries: 400},
 			faults{lose: 5, repeat: 10, reorder: 10, late: 20 * time.Millisecond, loseCall: 5, loseAnswer: 5, slow: 60},
-			chaos{transfers: 15 * time.Millisecond, cuts: 500 * time.Millisecond, deaths: 3 * time.Second}, 8, 10*time.Second)
+			chaos{transfers: 15 * time.Millisecond, campaigns: 100 * time.Millisecond, cuts: 500 * time.Millisecond, deaths: 3 * time.Second}, 8, 10*time.Second)
 	}
 }
