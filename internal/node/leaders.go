@@ -96,6 +96,15 @@ func (l *leaderships) close() {
 	l.wg.Wait()
 }
 
+// candidates returns all replicas of this node.
+func (l *leaderships) candidates() []candidate {
+	all := []candidate{l.system}
+	for _, r := range l.data {
+		all = append(all, r)
+	}
+	return all
+}
+
 // leads returns who leads the data shards, as this node knows it.
 func (l *leaderships) leads() []placement.Lead {
 	leads := make([]placement.Lead, 0, len(l.data))

@@ -149,6 +149,7 @@ func (n *Node) openMesh(o *Options) error {
 	if err != nil {
 		return err
 	}
+	n.succession = newSuccession(id.NodeID, first, o.Config.HeartbeatInterval, o.Config.ElectionTimeout)
 	n.mesh = peer.New(peer.Config{
 		Deployment: id.DeploymentID, Node: id.NodeID, Instance: id.Instance,
 		ClusterID: func() uint64 { return machine.State().Cluster.ID },
@@ -158,6 +159,7 @@ func (n *Node) openMesh(o *Options) error {
 				n.fail(err)
 			}
 		},
+		Gone:    n.succession.lost,
 		TLS:     info.ClientConfig,
 		Timeout: 2 * o.Config.ElectionTimeout, MaxFrame: maxPeerFrame(o.Config), Log: n.log,
 	})
@@ -241,22 +243,27 @@ type wire struct {
 	// hosts are the NodeHostIDs by node, and nodes the other way round.
 	hosts map[uint64]string
 	nodes map[string]uint64
+	// heard is told which node a message came from.
+	heard func(node uint64)
 }
 
 var _ shard.Wire = (*wire)(nil)
 
-func newWire(w *peer.Wire, hosts map[uint64]string) *wire {
+func newWire(w *peer.Wire, hosts map[uint64]string, heard func(node uint64)) *wire {
 	nodes := make(map[string]uint64, len(hosts))
 	for node, host := range hosts {
 		nodes[host] = node
 	}
-	return &wire{Wire: w, hosts: hosts, nodes: nodes}
+	return &wire{Wire: w, hosts: hosts, nodes: nodes, heard: heard}
 }
 
 // Listen hands over what comes.
 func (w *wire) Listen(message func(from string, frame []byte), chunk func(from string, frame []byte) bool) {
 	w.Wire.Listen(
-		func(from uint64, frame []byte) { message(w.hosts[from], frame) },
+		func(from uint64, frame []byte) {
+			w.heard(from)
+			message(w.hosts[from], frame)
+		},
 		func(from uint64, frame []byte) bool { return chunk(w.hosts[from], frame) },
 	)
 }

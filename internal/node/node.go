@@ -72,10 +72,11 @@ type Node struct {
 	metrics   *metrics
 	disk      *diskWatch
 	sweeping  *sweeping
-	// leaders is nil where there are no other nodes. leaving is set when the node begins to
-	// stop.
-	leaders *leaderships
-	leaving atomic.Bool
+	// leaders and succession are nil where there are no other nodes. leaving is set when the
+	// node begins to stop.
+	leaders    *leaderships
+	succession *succession
+	leaving    atomic.Bool
 	// failed has room for the first failure; it is never closed. giveUp ends the start.
 	failed chan error
 	giveUp context.CancelCauseFunc
@@ -140,6 +141,7 @@ func Start(o Options) (n *Node, err error) {
 	n.sweeping.start()
 	if n.leaders != nil {
 		n.leaders.start()
+		n.succession.start(n.leaders.candidates())
 	}
 	n.serve()
 	return n, nil
@@ -259,7 +261,7 @@ func (n *Node) openHosts(o *Options) error {
 		var carrier shard.Wire
 		hosts := n.roster.hosts(name)
 		if n.mesh != nil {
-			carrier = newWire(n.mesh.Wire(name), hosts)
+			carrier = newWire(n.mesh.Wire(name), hosts, n.succession.heard)
 		}
 		return shard.OpenHost(shard.HostConfig{
 			Dir: n.dir.Raft(name), Name: name, NodeHostID: hosts[id.NodeID], Address: name,
@@ -372,6 +374,7 @@ func (n *Node) Failed() <-chan error { return n.failed }
 func (n *Node) Stop(ctx context.Context) error {
 	n.leaving.Store(true)
 	if n.leaders != nil {
+		n.succession.close()
 		n.leaders.close()
 		n.leaders.drain(ctx)
 	}
@@ -398,6 +401,7 @@ func (n *Node) close() error {
 		n.sweeping.close()
 	}
 	if n.leaders != nil {
+		n.succession.close()
 		n.leaders.close()
 	}
 	if n.router != nil {
