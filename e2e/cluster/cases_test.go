@@ -20,7 +20,7 @@ import (
 func TestGrantHerePutThere(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		c := newCluster(t, shards, false)
+		c := newCluster(t, shards, nil)
 		for i := range harness.Sized(50, 1000) {
 			g, err := c.clients[i%3].Grant(t.Context(), 60)
 			c.must(err)
@@ -37,7 +37,7 @@ func TestGrantHerePutThere(t *testing.T) {
 func TestDeposedLeaderRevokesNothing(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		c := newCluster(t, shards, false)
+		c := newCluster(t, shards, nil)
 		leader := c.leader()
 		var ids []clientv3.LeaseID
 		ctx, cancel := context.WithCancel(t.Context())
@@ -95,7 +95,7 @@ func pause(ctx context.Context, d time.Duration) {
 func TestLeaseEndsAfterLostQuorum(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		c := newCluster(t, shards, false)
+		c := newCluster(t, shards, nil)
 		g, err := c.clients[0].Grant(t.Context(), 5)
 		c.must(err)
 		for _, key := range inShards(shards, "q") {
@@ -134,7 +134,7 @@ func TestLeaseEndsAfterLostQuorum(t *testing.T) {
 func TestAcknowledgedLockSurvivesItsLeader(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		c := newCluster(t, shards, false)
+		c := newCluster(t, shards, nil)
 		for round := range harness.Sized(2, 25) {
 			leader := c.leader()
 			mine, other := c.clients[(leader+1)%3], c.clients[(leader+2)%3]
@@ -174,7 +174,7 @@ func TestAcknowledgedLockSurvivesItsLeader(t *testing.T) {
 func TestNoStaleReadFromPausedLeader(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		c := newCluster(t, shards, false)
+		c := newCluster(t, shards, nil)
 		keys := inShards(shards, "stale")
 		for round := range harness.Sized(2, 50) {
 			leader := c.leader()
@@ -210,7 +210,7 @@ func TestNoStaleReadFromPausedLeader(t *testing.T) {
 func TestSessionsSurviveTheirNode(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		c := newCluster(t, shards, false)
+		c := newCluster(t, shards, nil)
 		all := c.all()
 		var sessions []*concurrency.Session
 		for range 12 {
@@ -237,15 +237,13 @@ func TestSessionsSurviveTheirNode(t *testing.T) {
 // C01: a node that is cut off from the others answers its clients in time, and clients of
 // all nodes go on.
 func TestNodeCutOffFromItsPeers(t *testing.T) {
-	if !mayCutLinks() {
-		t.Skip("cutting links needs root and ip of iproute2")
-	}
+	kinds := require(t, "isolate")
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		c := newCluster(t, shards, true)
+		c := newCluster(t, shards, kinds)
 		all := c.all()
 		for node := range harness.Sized(1, len(c.Nodes)) {
-			c.must(c.network.Isolate(node))
+			c.must(c.gear.Network.Isolate(node))
 			pause(t.Context(), 3*time.Second)
 			try, stop := context.WithTimeout(t.Context(), 15*time.Second)
 			begin := time.Now()
@@ -270,7 +268,7 @@ func TestNodeCutOffFromItsPeers(t *testing.T) {
 					}
 				}
 			}
-			c.must(c.network.Heal())
+			c.must(c.gear.Network.Heal())
 			c.healthy()
 		}
 	})

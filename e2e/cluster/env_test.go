@@ -3,8 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,14 +17,14 @@ import (
 type cluster struct {
 	*faults.Cluster
 	t       testing.TB
-	network *faults.Network
+	gear    *faults.Gear
 	shards  int
 	clients []*clientv3.Client
 }
 
-// newCluster starts three nodes with so many data shards, cut in the letters. With
-// links each has a network namespace of its own, for which the test must run as root.
-func newCluster(tb testing.TB, shards int, links bool, args ...string) *cluster {
+// newCluster starts three nodes with so many data shards, cut in the letters, and with
+// what some kinds of faults need, which the machine must allow.
+func newCluster(tb testing.TB, shards int, kinds []string, args ...string) *cluster {
 	tb.Helper()
 	bin, err := harness.Server()
 	if err != nil {
@@ -36,13 +35,11 @@ func newCluster(tb testing.TB, shards int, links bool, args ...string) *cluster 
 	if splits := faults.Splits(shards); splits != "" {
 		o.Args = append(o.Args, "--initial-splits", splits)
 	}
-	if links {
-		if c.network, err = faults.NewNetwork(o.Nodes); err != nil {
-			tb.Fatal(err)
-		}
-		tb.Cleanup(func() { c.must(c.network.Close()) })
-		o.Network = c.network
+	if c.gear, err = faults.NewGear(kinds, o.Nodes, o.Dir); err != nil {
+		tb.Fatal(err)
 	}
+	tb.Cleanup(func() { c.must(c.gear.Close()) })
+	o.Network, o.Disks = c.gear.Network, c.gear.Disks
 	if c.Cluster, err = faults.New(o); err != nil {
 		tb.Fatal(err)
 	}
@@ -64,10 +61,17 @@ func newCluster(tb testing.TB, shards int, links bool, args ...string) *cluster 
 	return c
 }
 
-// mayCutLinks reports whether the test can make network namespaces.
-func mayCutLinks() bool {
-	_, err := exec.LookPath("ip")
-	return err == nil && os.Getuid() == 0
+// require skips a test of faults that the machine does not allow.
+func require(t *testing.T, kinds ...string) []string {
+	t.Helper()
+	_, left, err := faults.Choose(kinds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) > 0 {
+		t.Skip(strings.Join(left, ", "))
+	}
+	return kinds
 }
 
 func (c *cluster) must(err error) {

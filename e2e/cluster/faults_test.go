@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,14 +11,21 @@ import (
 )
 
 // Clients see nothing that a single etcd could not have shown them while a minority of
-// the nodes is killed, suspended, stopped and cut off, and all are restarted.
+// the nodes suffers whatever the machine allows, and all are restarted.
 func TestFaults(t *testing.T) {
+	kinds, left, err := faults.Choose(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) > 0 {
+		t.Logf("left out: %s", strings.Join(left, ", "))
+	}
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		c := newCluster(t, shards, mayCutLinks())
+		c := newCluster(t, shards, kinds)
 		seed := harness.Seed(t, "./e2e/cluster", shards)
 		n := &faults.Nemesis{
-			Cluster: c.Cluster, Network: c.network, Report: &faults.Report{},
+			Cluster: c.Cluster, Gear: c.gear, Report: &faults.Report{}, Kinds: kinds,
 			Longest: time.Duration(harness.Sized(3, 10)) * time.Second, Rest: time.Second,
 		}
 		sets := faults.NewLockSet(n.Report, seed, c.clients)
@@ -34,7 +42,7 @@ func TestFaults(t *testing.T) {
 // Leaders of many shards end up spread evenly over the nodes, and a node that is stopped
 // hands over what it leads before it goes.
 func TestLeadersAreSpread(t *testing.T) {
-	c := newCluster(t, 12, false)
+	c := newCluster(t, 12, nil)
 	spread := func(most int) {
 		t.Helper()
 		deadline := time.Now().Add(time.Minute)
@@ -74,7 +82,7 @@ func TestLeadersAreSpread(t *testing.T) {
 func TestRollingRestart(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		c := newCluster(t, shards, false)
+		c := newCluster(t, shards, nil)
 		n := &faults.Nemesis{Cluster: c.Cluster, Report: &faults.Report{}, Kinds: []string{"rolling"}, Longest: time.Second, Rest: time.Second}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()

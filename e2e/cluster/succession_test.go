@@ -12,7 +12,7 @@ func TestKilledNodeIsNotWaitedFor(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
 		const election = 4 * time.Second
-		c := newCluster(t, shards, false, "--heartbeat-interval", "400", "--election-timeout", "4000")
+		c := newCluster(t, shards, nil, "--heartbeat-interval", "400", "--election-timeout", "4000")
 		leader := c.leader()
 		killed := time.Now()
 		c.must(c.Nodes[leader].Kill())

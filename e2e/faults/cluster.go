@@ -31,6 +31,8 @@ type Options struct {
 	Args []string
 	// Network, if not nil, gives every node a namespace of its own.
 	Network *Network
+	// Disks, if not nil, gives every node a file system of its own for its directory.
+	Disks *Disks
 }
 
 // Cluster is the nodes of one cluster.
@@ -72,8 +74,12 @@ func New(o Options) (*Cluster, error) {
 			client, peer = addrs[0], addrs[1]
 		}
 		n.Client = client
+		data := o.Dir
+		if o.Disks != nil {
+			data = o.Disks.disks[i].data
+		}
 		n.args = append([]string{
-			"--name", name, "--data-dir", filepath.Join(o.Dir, name),
+			"--name", name, "--data-dir", filepath.Join(data, name),
 			"--listen-client-urls", "http://" + client, "--advertise-client-urls", "http://" + client,
 			"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer,
 		}, o.Args...)
@@ -145,6 +151,9 @@ func (c *Cluster) Close() error {
 func (n *Node) Launch() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if len(n.waited) > 0 {
+		n.cmd, n.waited = nil, nil // it has ended by itself
+	}
 	if n.cmd != nil {
 		return nil
 	}
@@ -222,10 +231,28 @@ func (n *Node) end(s syscall.Signal, patience time.Duration) (ended, err error) 
 	}
 	select {
 	case ended = <-n.waited:
-		n.cmd = nil
+		n.cmd, n.waited = nil, nil
 		return ended, nil
 	case <-time.After(patience):
 		return nil, fmt.Errorf("%s does not stop", n.Name)
+	}
+}
+
+// Ended waits for the process to end by itself, for a time at the most, and reports
+// whether it did and how.
+func (n *Node) Ended(within time.Duration) (ended bool, how error) {
+	n.mu.Lock()
+	waited := n.waited
+	n.mu.Unlock()
+	if waited == nil {
+		return true, nil
+	}
+	select {
+	case how = <-waited:
+		waited <- how // for Launch
+		return true, how
+	case <-time.After(within):
+		return false, nil
 	}
 }
 

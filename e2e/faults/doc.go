@@ -1,9 +1,11 @@
 // Package faults breaks clusters of real processes and holds what their clients saw
 // against what was promised.
 //
-// A Cluster is processes that take etcd's flags, each in a network namespace of its own
-// if asked for, so that links can be cut. A Nemesis suspends, kills, cuts off and
-// restarts them by a seed. Workloads run meanwhile and tell violations:
+// A Cluster is processes that take etcd's flags. Gear is what the machine gives them for
+// faults: a network namespace each, so that links can be cut and lose packets, and a file
+// system each, which can be stuck and full, and whose fsyncs can be slow and fail. Choose
+// says which faults the machine allows. A Nemesis has them befall the nodes by a seed.
+// Workloads run meanwhile and tell violations:
 //
 //	Chains    no acknowledged write is lost, none applies twice, watches miss nothing
 //	Registers what clients read and wrote has an order (porcupine)

@@ -12,80 +12,72 @@ import (
 // now and then to all nodes what they may suffer at once.
 type Nemesis struct {
 	Cluster *Cluster
-	// Network is the cluster's, nil for none: then no link is cut.
-	Network *Network
-	Report  *Report
-	// Kinds are the faults to choose from; nil for all.
+	// Gear is what the cluster was given for the faults.
+	Gear   *Gear
+	Report *Report
+	// Kinds are the faults to choose from.
 	Kinds []string
 	// Longest is how long a fault lasts at the most, Rest how long the cluster is left
 	// alone between two.
 	Longest, Rest time.Duration
 }
 
-// fault begins a fault of a node and returns what ends it.
-type fault func(n *Nemesis, node int) (end func() error, err error)
-
-var faults = map[string]fault{
-	"kill": func(n *Nemesis, node int) (func() error, error) {
-		return n.Cluster.Nodes[node].Launch, n.Cluster.Nodes[node].Kill()
-	},
-	"stop": func(n *Nemesis, node int) (func() error, error) {
-		_, err := n.Cluster.Nodes[node].Terminate()
-		return n.Cluster.Nodes[node].Launch, err
-	},
-	"freeze": func(n *Nemesis, node int) (func() error, error) {
-		return n.Cluster.Nodes[node].Thaw, n.Cluster.Nodes[node].Freeze()
-	},
-	"kill-all": func(n *Nemesis, _ int) (func() error, error) {
-		for _, node := range n.Cluster.Nodes {
-			if err := node.Kill(); err != nil {
-				return nil, err
-			}
-		}
-		return func() error {
-			for _, node := range n.Cluster.Nodes {
-				if err := node.Launch(); err != nil {
-					return err
-				}
-			}
-			return nil
-		}, nil
-	},
-	"rolling": func(n *Nemesis, _ int) (func() error, error) {
-		for _, node := range n.Cluster.Nodes {
-			if _, err := node.Terminate(); err != nil {
-				return nil, err
-			}
-			if err := node.Launch(); err != nil {
-				return nil, err
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), healTimeout)
-			err := node.AwaitHealthy(ctx)
-			cancel()
-			if err != nil {
-				return nil, err
-			}
-		}
-		return func() error { return nil }, nil
-	},
-	"isolate": func(n *Nemesis, node int) (func() error, error) { return n.Network.Heal, n.Network.Isolate(node) },
-	"one-way": func(n *Nemesis, node int) (func() error, error) {
-		return n.Network.Heal, n.Network.Cut(node, (node+1)%len(n.Cluster.Nodes))
-	},
-	"deaf": func(n *Nemesis, node int) (func() error, error) {
-		for other := range n.Cluster.Nodes {
-			if other != node {
-				if err := n.Network.Cut(other, node); err != nil {
-					return n.Network.Heal, err
-				}
-			}
-		}
-		return n.Network.Heal, nil
-	},
+// fault is one kind.
+type fault struct {
+	needs []*need
+	// begin breaks a node and returns what ends it; what is left to chance is drawn from
+	// rnd.
+	begin func(n *Nemesis, node int, rnd *rand.Rand) (end func() error, err error)
 }
 
-// needNetwork are the faults that cut links.
-var needNetwork = []string{"isolate", "one-way", "deaf"}
+var faults = map[string]fault{
+	"kill": {nil, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
+		return n.Cluster.Nodes[node].Launch, n.Cluster.Nodes[node].Kill()
+	}},
+	"stop": {nil, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
+		_, err := n.Cluster.Nodes[node].Terminate()
+		return n.Cluster.Nodes[node].Launch, err
+	}},
+	"freeze": {nil, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
+		return n.Cluster.Nodes[node].Thaw, n.Cluster.Nodes[node].Freeze()
+	}},
+	"kill-all": {nil, func(n *Nemesis, _ int, _ *rand.Rand) (func() error, error) { return n.Cluster.killAll() }},
+	"rolling":  {nil, func(n *Nemesis, _ int, _ *rand.Rand) (func() error, error) { return n.Cluster.restartEach() }},
+	"isolate": {[]*need{links}, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
+		return n.Gear.Network.Heal, n.Gear.Network.Isolate(node)
+	}},
+	"one-way": {[]*need{links}, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
+		return n.Gear.Network.Heal, n.Gear.Network.Cut(node, (node+1)%len(n.Cluster.Nodes))
+	}},
+	"deaf": {[]*need{links}, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
+		return n.Gear.Network.Heal, n.Gear.Network.Deafen(node)
+	}},
+	"flapping": {[]*need{links}, func(n *Nemesis, node int, rnd *rand.Rand) (func() error, error) {
+		return n.Gear.Network.Flap(node, between(rnd, 200*time.Millisecond, time.Second)), nil
+	}},
+	"loss": {[]*need{links, filter}, func(n *Nemesis, node int, rnd *rand.Rand) (func() error, error) {
+		return n.Gear.Network.Heal, n.Gear.Network.Lose(node, 5+rnd.IntN(26))
+	}},
+	"stuck-disk": {[]*need{loops}, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
+		return func() error { return n.Gear.Disks.Thaw(node) }, n.Gear.Disks.Freeze(node)
+	}},
+	"full-disk": {[]*need{loops}, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
+		return func() error { return n.freeDisk(node) }, n.Gear.Disks.Fill(node, 0)
+	}},
+	"slow-fsync": {[]*need{loops, fuse}, func(n *Nemesis, node int, rnd *rand.Rand) (func() error, error) {
+		n.Gear.Disks.DelaySyncs(node, between(rnd, 100*time.Millisecond, 2*time.Second))
+		return func() error { n.Gear.Disks.DelaySyncs(node, 0); return nil }, nil
+	}},
+	"failing-fsync": {[]*need{loops, fuse}, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
+		n.Gear.Disks.FailSyncs(node, true)
+		return func() error { return n.endFailingSyncs(node) }, nil
+	}},
+}
+
+// between draws a time.
+func between(rnd *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(rnd.Int64N(int64(most-least)+1))
+}
 
 // healTimeout bounds the time until the cluster is healthy after a fault.
 const healTimeout = time.Minute
@@ -93,22 +85,11 @@ const healTimeout = time.Minute
 // Run breaks the cluster by a seed until ctx ends, and leaves it whole.
 func (n *Nemesis) Run(ctx context.Context, seed uint64) error {
 	rnd := rand.New(rand.NewPCG(seed, 77))
-	kinds := n.Kinds
-	if kinds == nil {
-		for kind := range faults {
-			kinds = append(kinds, kind)
-		}
-	}
-	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k string) bool { return n.Network == nil && slices.Contains(needNetwork, k) })
-	slices.Sort(kinds)
+	kinds := slices.Sorted(slices.Values(n.Kinds))
 	for sleep(ctx, n.Rest); ctx.Err() == nil; sleep(ctx, n.Rest) {
 		kind, node := kinds[rnd.IntN(len(kinds))], rnd.IntN(len(n.Cluster.Nodes))
-		begin := faults[kind]
-		if begin == nil {
-			return fmt.Errorf("no fault %q", kind)
-		}
 		n.Report.fault(kind)
-		end, err := begin(n, node)
+		end, err := faults[kind].begin(n, node, rnd)
 		if err != nil {
 			return fmt.Errorf("%s of node %d: %w", kind, node+1, err)
 		}
@@ -124,4 +105,40 @@ func (n *Nemesis) Run(ctx context.Context, seed uint64) error {
 		}
 	}
 	return nil
+}
+
+// killAll ends all nodes as a power cut would; end starts them again.
+func (c *Cluster) killAll() (end func() error, err error) {
+	for _, node := range c.Nodes {
+		if err := node.Kill(); err != nil {
+			return nil, err
+		}
+	}
+	return func() error {
+		for _, node := range c.Nodes {
+			if err := node.Launch(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
+}
+
+// restartEach stops and starts one node after the other.
+func (c *Cluster) restartEach() (end func() error, err error) {
+	for _, node := range c.Nodes {
+		if _, err := node.Terminate(); err != nil {
+			return nil, err
+		}
+		if err := node.Launch(); err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), healTimeout)
+		err := node.AwaitHealthy(ctx)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return func() error { return nil }, nil
 }

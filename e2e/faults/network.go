@@ -6,16 +6,19 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 )
 
 // Network is a bridge with a network namespace for each node, made and removed by the
 // program that uses it, which must be root. Links between nodes can be cut, in one
-// direction or both; what was connected stays so and hears nothing.
+// direction or both, and lose packets; what was connected stays so.
 type Network struct {
 	bridge     string
 	subnet     string
 	namespaces []string
 	cuts       map[[2]int]bool
+	// lossy are the nodes that lose packets.
+	lossy map[int]bool
 }
 
 // mostNetworks is how many networks can be on a machine at a time.
@@ -61,7 +64,7 @@ func claim() (*Network, error) {
 	var err error
 	for i := range mostNetworks {
 		number := (os.Getpid() + i) % mostNetworks
-		n := &Network{bridge: fmt.Sprintf("lk%d", number), subnet: fmt.Sprintf("10.213.%d", number), cuts: make(map[[2]int]bool)}
+		n := &Network{bridge: fmt.Sprintf("lk%d", number), subnet: fmt.Sprintf("10.213.%d", number), cuts: make(map[[2]int]bool), lossy: make(map[int]bool)}
 		if err = ip("link", "add", n.bridge, "type", "bridge"); err == nil {
 			return n, nil
 		}
@@ -78,10 +81,13 @@ func (n *Network) addr(i int) string { return fmt.Sprintf("%s.%d", n.subnet, i+1
 // link returns the name of a node's end at the bridge.
 func (n *Network) link(i int) string { return fmt.Sprintf("%sv%d", n.bridge, i+1) }
 
-func ip(args ...string) error {
-	out, err := exec.Command("ip", args...).CombinedOutput()
+func ip(args ...string) error { return command("ip", args...) }
+
+// command runs a program that says nothing but what went wrong.
+func command(name string, args ...string) error {
+	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
 	}
 	return nil
 }
@@ -106,9 +112,73 @@ func (n *Network) Isolate(node int) error {
 	return errors.Join(errs...)
 }
 
+// Deafen has a node hear nothing of the others, which hear it.
+func (n *Network) Deafen(node int) error {
+	var errs []error
+	for other := range n.namespaces {
+		if other != node {
+			errs = append(errs, n.Cut(other, node))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Flap cuts a node off from the others and mends its links, each for so long, until it is
+// ended; then all links are mended.
+func (n *Network) Flap(node int, every time.Duration) (end func() error) {
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		t := time.NewTicker(every)
+		defer t.Stop()
+		for {
+			for _, step := range []func() error{func() error { return n.Isolate(node) }, n.Heal} {
+				if err := step(); err != nil {
+					ended <- errors.Join(err, n.Heal())
+					return
+				}
+				select {
+				case <-t.C:
+				case <-stop:
+					ended <- n.Heal()
+					return
+				}
+			}
+		}
+	}()
+	return func() error {
+		close(stop)
+		return <-ended
+	}
+}
+
+// lossTable is the name of the rules that lose packets.
+const lossTable = "latchkey-faults"
+
+// Lose drops packets of a node at random, so many of a hundred that come in and as many
+// that go out, those of clients too.
+func (n *Network) Lose(node, percent int) error {
+	n.lossy[node] = true
+	rules := fmt.Sprintf(`add table inet %[1]s
+add chain inet %[1]s in { type filter hook input priority 0; }
+add chain inet %[1]s out { type filter hook output priority 0; }
+add rule inet %[1]s in iifname eth0 numgen random mod 100 < %[2]d drop
+add rule inet %[1]s out oifname eth0 numgen random mod 100 < %[2]d drop
+`, lossTable, percent)
+	cmd := exec.Command("ip", "netns", "exec", n.namespaces[node], "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(rules)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("nft of node %d: %w: %s", node+1, err, out)
+	}
+	return nil
+}
+
 // Heal mends all links.
 func (n *Network) Heal() error {
 	var errs []error
+	for node := range n.lossy {
+		errs = append(errs, ip("netns", "exec", n.namespaces[node], "nft", "delete", "table", "inet", lossTable))
+	}
+	clear(n.lossy)
 	for link := range n.cuts {
 		errs = append(errs, ip("-n", n.namespaces[link[0]], "route", "del", "blackhole", n.addr(link[1])+"/32"))
 	}

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -90,6 +92,11 @@ func (g *Registers) client(ctx context.Context, id int, rnd *rand.Rand) {
 		out, err := g.access(try, c, k, a)
 		cancel()
 		op.Return = int64(time.Since(g.begin))
+		if errors.Is(err, rpctypes.ErrNoSpace) {
+			// It did nothing.
+			sleep(ctx, registerPause)
+			continue
+		}
 		if err != nil {
 			// A write may happen at any time from now on; the client counts as another one.
 			out, op.Return = answer{unknown: true}, math.MaxInt64

@@ -3,8 +3,9 @@
 //
 //	go run ./e2e/soak -for 30m -seed 1 -shards 1
 //
-// As root it gives each node a network namespace and cuts links too. It exits with 1 if a
-// promise was broken.
+// As root it gives each node a network namespace and cuts links too, and a file system that
+// it breaks. Faults that the machine does not allow are left out by name. It exits with 1
+// if a promise was broken.
 package main
 
 import (
@@ -18,6 +19,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/latchkey-db/latchkey/e2e/faults"
@@ -27,7 +29,7 @@ import (
 var errBroken = errors.New("promises were broken")
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := run(ctx, os.Args[1:], os.Stdout)
 	switch {
@@ -44,13 +46,12 @@ func main() {
 
 // options are the command line.
 type options struct {
-	duration        time.Duration
-	seed            uint64
-	shards          int
-	longest, rest   time.Duration
-	binary, dir     string
-	kinds           string
-	withoutNetworks bool
+	duration      time.Duration
+	seed          uint64
+	shards        int
+	longest, rest time.Duration
+	binary, dir   string
+	kinds         string
 }
 
 func run(ctx context.Context, args []string, out io.Writer) (err error) {
@@ -63,8 +64,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	f.DurationVar(&o.rest, "rest", 3*time.Second, "pause between two faults")
 	f.StringVar(&o.binary, "binary", "", "server to break (default: the one of this module)")
 	f.StringVar(&o.dir, "dir", "", "where data and logs go and stay (default: a directory that is removed)")
-	f.StringVar(&o.kinds, "faults", "", "comma-separated kinds of faults (default: all)")
-	f.BoolVar(&o.withoutNetworks, "loopback", false, "cut no links; needs no root")
+	f.StringVar(&o.kinds, "faults", "", "comma-separated `kinds` of faults (default: all): "+strings.Join(faults.Kinds(), ", "))
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -84,22 +84,44 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	return soak(ctx, o, out)
 }
 
-func soak(ctx context.Context, o options, out io.Writer) (err error) {
-	n := &faults.Nemesis{Report: &faults.Report{}, Longest: o.longest, Rest: o.rest}
+// errNoFault is returned where the machine allows none of the faults asked for.
+var errNoFault = errors.New("no fault is left")
+
+// choose returns the kinds of faults of a run and tells which were left out.
+func choose(o options, out io.Writer) (kinds []string, err error) {
 	if o.kinds != "" {
-		n.Kinds = strings.Split(o.kinds, ",")
+		kinds = strings.Split(o.kinds, ",")
 	}
+	kinds, left, err := faults.Choose(kinds)
+	if err != nil {
+		return nil, err
+	}
+	if len(left) > 0 {
+		if _, err := fmt.Fprintf(out, "left out: %s\n", strings.Join(left, ", ")); err != nil {
+			return nil, err
+		}
+	}
+	if len(kinds) == 0 {
+		return nil, errNoFault
+	}
+	return kinds, nil
+}
+
+func soak(ctx context.Context, o options, out io.Writer) (err error) {
+	kinds, err := choose(o, out)
+	if err != nil {
+		return err
+	}
+	n := &faults.Nemesis{Report: &faults.Report{}, Kinds: kinds, Longest: o.longest, Rest: o.rest}
 	layout := faults.Options{Binary: o.binary, Nodes: 3, Dir: o.dir}
 	if splits := faults.Splits(o.shards); splits != "" {
 		layout.Args = []string{"--initial-splits", splits}
 	}
-	if !o.withoutNetworks {
-		if n.Network, err = faults.NewNetwork(layout.Nodes); err != nil {
-			return err
-		}
-		layout.Network = n.Network
-		defer func() { err = errors.Join(err, n.Network.Close()) }()
+	if n.Gear, err = faults.NewGear(kinds, layout.Nodes, o.dir); err != nil {
+		return err
 	}
+	layout.Network, layout.Disks = n.Gear.Network, n.Gear.Disks
+	defer func() { err = errors.Join(err, n.Gear.Close()) }()
 	if n.Cluster, err = faults.New(layout); err != nil {
 		return err
 	}

@@ -24,11 +24,13 @@ var allowed = map[string][]string{
 	"bench":        {"internal/etcdlog", "internal/invariant"},
 	"bench/outage": {"e2e/faults"},
 	"bench/rounds": {"e2e/faults"},
-	"e2e/faults":   {"internal/etcdlog"},
+	"e2e/faults":   {"e2e/faults/syncfs", "internal/etcdlog"},
 	"e2e/soak":     {"e2e/faults"},
 	"e2e":          {"e2e/harness", "internal/etcdlog", "internal/invariant", "internal/node", "internal/config"},
 	"e2e/cluster":  {"e2e/faults", "e2e/harness"},
 	"e2e/harness":  {},
+
+	"e2e/faults/syncfs": {},
 
 	"internal/node": {
 		"api", "auth", "lock", "router", "placement", "shard", "mvcc", "lease", "internal/config", "internal/compactor",
@@ -70,6 +72,7 @@ var confined = map[string]struct {
 	"go.uber.org/zap":           {packages: []string{"internal/etcdlog"}, tests: true},
 	"go.etcd.io/etcd/server":    {tests: true, but: slices.Collect(maps.Keys(serverParts))},
 	"go.etcd.io/raft":           {},
+	"github.com/hanwen/go-fuse": {packages: []string{"e2e/faults/syncfs"}},
 	"github.com/stretchr":       {},
 }
 
