@@ -34,6 +34,8 @@ type register struct {
 	// trail lists the ids of all commands in the order of their application
 	// since the state was loaded.
 	trail []CommandID
+	// reloads, if not nil, is called before the state is replaced.
+	reloads func()
 }
 
 const kindAdd Kind = 1
@@ -51,7 +53,11 @@ func (m *register) cellKey(name string) []byte {
 	return append(append(append([]byte(nil), m.prefix...), 'c'), name...)
 }
 
-func (m *register) BeginReload() {}
+func (m *register) BeginReload() {
+	if m.reloads != nil {
+		m.reloads()
+	}
+}
 
 func (m *register) Reload() error {
 	m.mu.Lock()
@@ -218,6 +224,8 @@ type testNode struct {
 	r      *Replica
 	m      *register
 	data   *Data
+	// reloads is the register's.
+	reloads func()
 }
 
 type cluster struct {
@@ -263,11 +271,23 @@ func (c *cluster) addr(i uint64) string { return fmt.Sprintf("%s-%d", c.name, i)
 
 func (c *cluster) start(nd *testNode) {
 	c.t.Helper()
-	db, err := pebble.Open("state", &pebble.Options{FS: nd.state, FormatMajorVersion: pebble.FormatNewest, Logger: quietPebble{}})
-	if err != nil {
+	if err := c.open(nd); err != nil {
 		c.t.Fatal(err)
 	}
-	nd.db = db
+}
+
+// open starts a node; one that can't be started is stopped.
+func (c *cluster) open(nd *testNode) (err error) {
+	c.t.Helper()
+	nd.db, err = pebble.Open("state", &pebble.Options{FS: nd.state, FormatMajorVersion: pebble.FormatNewest, Logger: quietPebble{}})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			c.stop(nd)
+		}
+	}()
 	members := make(map[uint64]string)
 	for _, m := range c.nodes {
 		members[m.id] = nodeHostID(m.id)
@@ -287,29 +307,30 @@ func (c *cluster) start(nd *testNode) {
 			return "", false
 		},
 		DeploymentID: 7, LogShards: 1, Tick: 10 * time.Millisecond, HeartbeatTicks: 2, ElectionTicks: 20,
-		DB: db, Syncer: NewSyncer(db), StateFS: nd.state, TempDir: "tmp", RaftFS: nd.raftFS, Transport: c.net, Observer: c.observer,
+		DB: nd.db, Syncer: NewSyncer(nd.db), StateFS: nd.state, TempDir: "tmp", RaftFS: nd.raftFS, Transport: c.net, Observer: c.observer,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 	})
 	if err != nil {
-		c.t.Fatal(err)
+		return err
 	}
 	if c.keepsData {
 		nd.data, err = nd.host.StartData(DataConfig{ShardID: testShard, ReplicaID: nd.id, Members: members, Oracle: c.oracle})
 		if err != nil {
-			c.t.Fatal(err)
+			return err
 		}
 		nd.r = nd.data.Replica()
-		return
+		return nil
 	}
-	nd.m = newRegister(c.t, db, Prefix(testShard, nd.id))
+	nd.m = newRegister(c.t, nd.db, Prefix(testShard, nd.id))
+	nd.m.reloads = nd.reloads
 	nd.r, err = nd.host.Start(ReplicaConfig{ShardID: testShard, ReplicaID: nd.id, Members: members, Machine: nd.m})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	return err
 }
 
 func (c *cluster) stop(nd *testNode) {
-	nd.host.Close()
+	if nd.host != nil {
+		nd.host.Close()
+	}
 	if nd.data != nil {
 		nd.data.Close()
 	}

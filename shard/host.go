@@ -27,6 +27,8 @@ import (
 type HostConfig struct {
 	// Dir is the directory of the Raft log, below which dragonboat makes its own.
 	Dir string
+	// Made says that the log was made at an earlier start. It must be there.
+	Made bool
 	// Name tells the hosts of a process apart in logs: "data", "system".
 	Name string
 	// NodeHostID is this host's address in the registry, a UUID that never
@@ -72,6 +74,7 @@ type HostConfig struct {
 type Host struct {
 	cfg    HostConfig
 	nh     *dragonboat.NodeHost
+	logs   *measuredStore
 	events *eventQueue
 	inbox  *inbox
 	// origin and sequence make command ids.
@@ -115,26 +118,37 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	if err := prepareLog(cfg); err != nil {
 		return nil, fmt.Errorf("open %s log: %w", cfg.Name, err)
 	}
-	nh, err := dragonboat.NewNodeHost(h.nodeHostConfig())
+	logs := &measuredLog{observer: cfg.Observer}
+	nh, err := dragonboat.NewNodeHost(h.nodeHostConfig(logs))
 	if err == nil && nh == nil {
 		err = errNoHost
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s log in %s: %w", cfg.Name, cfg.Dir, err)
 	}
-	h.nh = nh
+	h.nh, h.logs = nh, logs.store
 	h.wg.Add(2)
 	go h.dispatch()
 	go h.tick()
 	return h, nil
 }
 
-// prepareLog gives the log this host's name, and refuses one that the log store would
-// silently cut short.
+// raftFS returns the file system of the log.
+func raftFS(cfg HostConfig) raftvfs.FS {
+	if cfg.RaftFS == nil {
+		return raftvfs.Default
+	}
+	return cfg.RaftFS
+}
+
+// prepareLog gives the log this host's name, and refuses one that is gone or that the
+// log store would silently cut short.
 func prepareLog(cfg HostConfig) error {
-	fs := cfg.RaftFS
-	if fs == nil {
-		fs = raftvfs.Default
+	fs := raftFS(cfg)
+	if cfg.Made {
+		if _, err := fs.Stat(fs.PathJoin(cfg.Dir, logOwner)); err != nil {
+			return fmt.Errorf("%w: the log in %s is gone (%w); %s", ErrDisagree, cfg.Dir, err, remedy)
+		}
 	}
 	name, err := os.Hostname()
 	if err != nil {
@@ -146,7 +160,7 @@ func prepareLog(cfg HostConfig) error {
 	return walcheck.Dirs(fs, cfg.Dir)
 }
 
-func (h *Host) nodeHostConfig() config.NodeHostConfig {
+func (h *Host) nodeHostConfig(logs config.LogDBFactory) config.NodeHostConfig {
 	transport := h.cfg.Transport
 	switch {
 	case transport != nil:
@@ -174,7 +188,7 @@ func (h *Host) nodeHostConfig() config.NodeHostConfig {
 				CloseShards:    2,
 			},
 			LogDB:               logConfig(h.cfg.LogShards),
-			LogDBFactory:        measuredLog{h.cfg.Observer},
+			LogDBFactory:        logs,
 			FS:                  h.cfg.RaftFS,
 			TransportFactory:    h.inbox,
 			NodeRegistryFactory: registryFactory{h.cfg.Resolve},
@@ -254,7 +268,13 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 	if h.nh.HasNodeInfo(c.ShardID, c.ReplicaID) {
 		members = nil
 	}
-	err := h.nh.StartOnDiskReplica(members, false, r.newStateMachine(h.cfg.DB), config.Config{
+	held, err := h.checkReplica(r)
+	if err != nil {
+		return nil, fmt.Errorf("start shard %d: %w", c.ShardID, err)
+	}
+	h.logs.hold(c.ShardID, c.ReplicaID, held)
+	defer h.logs.hold(c.ShardID, c.ReplicaID, false)
+	err = h.nh.StartOnDiskReplica(members, false, r.newStateMachine(h.cfg.DB), config.Config{
 		ShardID:             c.ShardID,
 		ReplicaID:           c.ReplicaID,
 		CheckQuorum:         true,

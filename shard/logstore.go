@@ -3,6 +3,7 @@ package shard
 import (
 	"errors"
 	"slices"
+	"sync"
 	"time"
 	_ "unsafe" // for go:linkname
 
@@ -32,12 +33,16 @@ const logStoreName = "sharded-pebble"
 var errLogFormat = errors.New("the log's entries have another format")
 
 // measuredLog makes dragonboat's own log store, and measures what it writes.
-type measuredLog struct{ observer Observer }
+type measuredLog struct {
+	observer Observer
+	// store is what it made.
+	store *measuredStore
+}
 
-var _ config.LogDBFactory = measuredLog{}
+var _ config.LogDBFactory = (*measuredLog)(nil)
 
 // Create opens the log store.
-func (m measuredLog) Create(
+func (m *measuredLog) Create(
 	c config.NodeHostConfig, callback config.LogDBCallback, dirs, walDirs []string,
 ) (raftio.ILogDB, error) {
 	store, err := openLogStore(c, callback, dirs, walDirs)
@@ -55,17 +60,46 @@ func (m measuredLog) Create(
 			return nil, errors.Join(err, store.Close())
 		}
 	}
-	return &measuredStore{ILogDB: store, observer: m.observer}, nil
+	m.store = &measuredStore{ILogDB: store, observer: m.observer, root: dirs[0]}
+	return m.store, nil
 }
 
 // Name returns the name of the log store.
-func (measuredLog) Name() string { return logStoreName }
+func (*measuredLog) Name() string { return logStoreName }
 
 // measuredStore is a log store that tells how long its writes take.
 type measuredStore struct {
 	raftio.ILogDB
 
 	observer Observer
+	// root is the directory of the log store and of the snapshots.
+	root string
+
+	mu sync.Mutex
+	// held are the replicas, while they start, whose state has all that their newest
+	// snapshot had; protected by mu.
+	held map[member]bool
+}
+
+// hold says of a replica that starts whether its state has all that its newest snapshot
+// had.
+func (m *measuredStore) hold(shardID, replicaID uint64, held bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.held == nil {
+		m.held = make(map[member]bool)
+	}
+	m.held[member{shardID, replicaID}] = held
+}
+
+// GetSnapshot returns a replica's newest snapshot. Where the state has all that was in
+// it, it is one without content, whose file is not looked at.
+func (m *measuredStore) GetSnapshot(shardID, replicaID uint64) (raftpb.Snapshot, error) {
+	ss, err := m.ILogDB.GetSnapshot(shardID, replicaID)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ss.Dummy = ss.Dummy || ss.Index > 0 && m.held[member{shardID, replicaID}]
+	return ss, err
 }
 
 // SaveRaftState writes a step of Raft and makes it durable.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -52,9 +53,16 @@ func (g raftLogger) Errorf(format string, args ...any) {
 	g.log(level, format, args)
 }
 
+// forgotten begins what dragonboat says when a leader counts on entries that the log
+// does not have.
+const forgotten = "invalid commitTo index"
+
 // Panicf logs at error level and panics.
 func (g raftLogger) Panicf(format string, args ...any) {
 	g.log(slog.LevelError, format, args)
+	if strings.HasPrefix(format, forgotten) {
+		g.log(slog.LevelError, "the log lacks entries that it had acknowledged: the data directory is an older copy; "+remedy, nil)
+	}
 	panic(fmt.Sprintf(format, args...)) //nolint:forbidigo // dragonboat counts on it that Panicf does not return
 }
 

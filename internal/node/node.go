@@ -264,7 +264,7 @@ func (n *Node) openHosts(o *Options) error {
 			carrier = newWire(n.mesh.Wire(name), hosts, n.succession.heard)
 		}
 		return shard.OpenHost(shard.HostConfig{
-			Dir: n.dir.Raft(name), Name: name, NodeHostID: hosts[id.NodeID], Address: name,
+			Dir: n.dir.Raft(name), Made: id.Whole, Name: name, NodeHostID: hosts[id.NodeID], Address: name,
 			// The wire calls hosts by their NodeHostIDs.
 			Resolve: func(target string) (string, bool) { return target, true }, Wire: carrier,
 			DeploymentID: id.DeploymentID, LogShards: logs,

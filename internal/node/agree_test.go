@@ -1,0 +1,69 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	raftvfs "github.com/lni/vfs"
+
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// copies returns copies of the machine's disks.
+func (m *machine) copies(t *testing.T) (*vfs.MemFS, *raftvfs.MemFS) {
+	t.Helper()
+	state, raft := vfs.NewMem(), raftvfs.NewMem()
+	_, err := vfs.Clone(m.state, state, "/"+m.name, "/"+m.name)
+	check(t, err)
+	_, err = raftvfs.Clone(m.raft, raft, "/"+m.name, "/"+m.name)
+	check(t, err)
+	return state, raft
+}
+
+// A node whose log or state is an older copy, or gone, has everything again or refuses to
+// start; the others go on (O11).
+func TestOldCopies(t *testing.T) {
+	for _, splits := range []string{"", "g,n,t"} {
+		t.Run("splits="+splits, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, 3, "--initial-splits", splits)
+			c.start(c.machines...)
+			odd := c.machines[0]
+			puts := 0
+			put := func() {
+				t.Helper()
+				puts++
+				for _, key := range []string{"a", "h", "o", "u"} {
+					c.put(key, fmt.Sprint(puts))
+				}
+			}
+			put()
+			c.stop(odd)
+			state, raft := odd.copies(t)
+			c.start(odd)
+			put()
+			c.stop(odd)
+			put()
+			laterState, laterRaft := odd.copies(t)
+			for name, raft := range map[string]*raftvfs.MemFS{"the log is an older copy": raft, "is gone": raftvfs.NewMem()} {
+				odd.raft = raft
+				err := odd.launch(nil)
+				if !errors.Is(err, shard.ErrDisagree) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("%v, want it to say %q", err, name)
+				}
+				put()
+			}
+			odd.state, odd.raft = laterState, laterRaft
+			c.start(odd)
+			put()
+			// The log has all that an older state lacks.
+			c.stop(odd)
+			odd.state = state
+			c.start(odd)
+			put()
+		})
+	}
+}
