@@ -2,10 +2,7 @@ package e2e
 
 import (
 	"context"
-	"io"
-	"net"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -299,76 +296,4 @@ func (w *tape) created() int64 {
 		w.t.Fatalf("not created: %v", r)
 	}
 	return r.WatchId
-}
-
-// link is a connection to a server that can be cut.
-type link struct {
-	addr   string
-	listen net.Listener
-	to     string
-
-	mu    sync.Mutex
-	cut   bool
-	conns []net.Conn
-	wg    sync.WaitGroup
-}
-
-func newLink(tb testing.TB, to string) *link {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	k := &link{addr: l.Addr().String(), listen: l, to: to}
-	k.wg.Go(k.accept)
-	tb.Cleanup(func() {
-		k.listen.Close()
-		k.setCut(true)
-		k.wg.Wait()
-	})
-	return k
-}
-
-func (k *link) accept() {
-	for {
-		in, err := k.listen.Accept()
-		if err != nil {
-			return
-		}
-		out, err := net.Dial("tcp", k.to)
-		if err != nil {
-			in.Close()
-			continue
-		}
-		k.mu.Lock()
-		if k.cut {
-			in.Close()
-			out.Close()
-			k.mu.Unlock()
-			continue
-		}
-		k.conns = append(k.conns, in, out)
-		k.mu.Unlock()
-		k.wg.Go(func() { pipe(in, out) })
-		k.wg.Go(func() { pipe(out, in) })
-	}
-}
-
-func pipe(to, from net.Conn) {
-	_, _ = io.Copy(to, from) // either side may reset; the other one is told so
-	to.Close()
-	from.Close()
-}
-
-// setCut ends all connections and refuses new ones, or lets them through again.
-func (k *link) setCut(cut bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.cut = cut
-	if cut {
-		for _, c := range k.conns {
-			c.Close()
-		}
-		k.conns = nil
-	}
 }

@@ -558,8 +558,8 @@ func TestCaughtUpWatchSurvivesCompaction(t *testing.T) {
 
 	for _, notify := range []bool{false, true} {
 		key := fmt.Sprintf("k/%v", notify)
-		l := newLink(t, s.addr)
-		c := dialClient(t, l.addr)
+		l := harness.NewLink(t, s.addr)
+		c := dialClient(t, l.Addr)
 		t.Cleanup(func() { c.Close() })
 		opts := []clientv3.OpOption{clientv3.WithRev(s.rev())}
 		if notify {
@@ -579,10 +579,10 @@ func TestCaughtUpWatchSurvivesCompaction(t *testing.T) {
 				break
 			}
 		}
-		l.setCut(true)
+		l.SetCut(true)
 		s.compact(head)
 		s.put(key, "last")
-		l.setCut(false)
+		l.SetCut(false)
 		for a := range watched {
 			if a.IsProgressNotify() {
 				continue

@@ -2,12 +2,16 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/latchkey-db/latchkey/e2e/faults"
 	"github.com/latchkey-db/latchkey/e2e/harness"
@@ -25,6 +29,16 @@ type cluster struct {
 // newCluster starts three nodes with so many data shards, cut in the letters, and with
 // what some kinds of faults need, which the machine must allow.
 func newCluster(tb testing.TB, shards int, kinds []string, args ...string) *cluster {
+	tb.Helper()
+	c := layCluster(tb, shards, kinds, args...)
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
+	defer cancel()
+	c.must(c.Start(ctx))
+	return c
+}
+
+// layCluster is newCluster that starts no node.
+func layCluster(tb testing.TB, shards int, kinds []string, args ...string) *cluster {
 	tb.Helper()
 	bin, err := harness.Server()
 	if err != nil {
@@ -51,14 +65,105 @@ func newCluster(tb testing.TB, shards int, kinds []string, args ...string) *clus
 		}
 		c.must(c.Close())
 	})
-	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
-	defer cancel()
-	c.must(c.Start(ctx))
 	var done func() error
 	c.clients, done, err = faults.DialEach(c.Cluster)
 	c.must(err)
 	tb.Cleanup(func() { c.must(done()) })
 	return c
+}
+
+// promptly is the time in which what should happen at once must have happened, on a
+// machine that is busy.
+const promptly = 3 * time.Second
+
+// patience bounds every wait for what must happen.
+const patience = time.Minute
+
+// bound returns a context for one step of a test.
+func (c *cluster) bound() context.Context {
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	c.t.Cleanup(cancel)
+	return ctx
+}
+
+// until calls fn until it succeeds.
+func (c *cluster) until(what string, fn func(ctx context.Context) error) {
+	c.t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
+		err := fn(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("%s: %v", what, err)
+		}
+		pause(c.t.Context(), 20*time.Millisecond)
+	}
+}
+
+// moveLeaders has the node that leads the system shard hand that, and what data shards
+// it leads, to the next node.
+func (c *cluster) moveLeaders(ctx context.Context) error {
+	ids, leader := make([]uint64, len(c.Nodes)), -1
+	for i, client := range c.clients {
+		s, err := client.Status(ctx, c.Nodes[i].Client)
+		if err != nil {
+			return err
+		}
+		ids[i] = s.Header.MemberId
+		if s.Leader == ids[i] {
+			leader = i
+		}
+	}
+	if leader < 0 {
+		return errors.New("no node leads the system shard")
+	}
+	_, err := c.clients[leader].MoveLeader(ctx, ids[(leader+1)%len(ids)])
+	return err
+}
+
+// count counts the keys of a prefix.
+func (c *cluster) count(prefix string) (n int64) {
+	c.t.Helper()
+	node := 0
+	c.until("count "+prefix, func(ctx context.Context) error {
+		node++ // another may be down
+		r, err := c.clients[node%3].Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err == nil {
+			n = r.Count
+		}
+		return err
+	})
+	return n
+}
+
+// gone waits until nothing is left of the keys that some shards have under a name.
+func (c *cluster) gone(name string, limit time.Duration) {
+	c.t.Helper()
+	for deadline := time.Now().Add(limit); ; {
+		left := int64(0)
+		for _, prefix := range inShards(c.shards, name) {
+			left += c.count(prefix)
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("%d keys of %s are left after %v", left, name, limit)
+		}
+		pause(c.t.Context(), 50*time.Millisecond)
+	}
+}
+
+// unavailable reports whether an error is one that clients meet by trying again.
+func unavailable(err error) bool {
+	var e rpctypes.EtcdError
+	if errors.As(err, &e) {
+		return e.Code() == codes.Unavailable
+	}
+	return status.Code(err) == codes.Unavailable
 }
 
 // require skips a test of faults that the machine does not allow.
@@ -118,6 +223,7 @@ func (c *cluster) leader() int {
 // onShards runs a test with one data shard and with four.
 func onShards(t *testing.T, fn func(t *testing.T, shards int)) {
 	t.Helper()
+	t.Parallel()
 	for _, shards := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
 			t.Parallel() // they wait more than they work

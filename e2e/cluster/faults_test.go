@@ -42,6 +42,7 @@ func TestFaults(t *testing.T) {
 // Leaders of many shards end up spread evenly over the nodes, and a node that is stopped
 // hands over what it leads before it goes.
 func TestLeadersAreSpread(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 12, nil)
 	spread := func(most int) {
 		t.Helper()
