@@ -111,6 +111,26 @@ func TestQueueIsBoundedAndBatched(t *testing.T) {
 	})
 }
 
+// Whoever hears that a command has applied finds its entry among those that have: other
+// nodes are told to wait for that index, and must hold the command then.
+func TestOutcomeIsToldBehindItsIndex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		defer c.close()
+		a, _ := c.leader(0)
+		before := a.r.Applied()
+		told := make(chan uint64, 1)
+		err := a.r.SubmitLater(Proposal{Kind: kindAdd}, func() ([]byte, bool) { return []byte("x"), true },
+			func(any, error) { told <- a.r.Applied() })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if index := <-told; index <= before {
+			t.Errorf("a command has applied, and the state is at entry %d as before it", index)
+		}
+	})
+}
+
 // Calls of a replica that does not lead, or no longer does, are refused with
 // certainty.
 func TestFollowerRefuses(t *testing.T) {

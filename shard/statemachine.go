@@ -76,10 +76,11 @@ func (s *stateMachine) Update(entries []sm.Entry) ([]sm.Entry, error) {
 	s.r.observer.StateCommitted(time.Since(began))
 	s.progress = p
 	run.Publish()
+	// Progress first: who hears an outcome takes Applied for the index that has it.
+	s.r.advanced(p)
 	for _, d := range done {
 		d.call.settled(d.outcome)
 	}
-	s.r.advanced(p)
 	return entries, nil
 }
 
