@@ -295,9 +295,10 @@ func TestLeaseWithKeysInEveryShard(t *testing.T) {
 
 	// No shard has a quorum for less than the TTL.
 	all := c.all()
-	for _, id := range c.spread("kept", 8, 7) {
-		_, err := all.KeepAlive(t.Context(), id)
+	for _, id := range c.spread("kept", 8, 10) {
+		alive, err := all.KeepAlive(t.Context(), id)
 		c.must(err)
+		<-alive // from now on the client counts its time from answers
 	}
 	c.must(c.Nodes[1].Kill())
 	c.must(c.Nodes[2].Kill())
@@ -305,7 +306,7 @@ func TestLeaseWithKeysInEveryShard(t *testing.T) {
 	c.must(c.Nodes[1].Launch())
 	c.must(c.Nodes[2].Launch())
 	c.healthy()
-	pause(t.Context(), 8*time.Second)
+	pause(t.Context(), 10*time.Second)
 	for _, prefix := range inShards(c.shards, "kept") {
 		if n := c.count(prefix); n != 8 {
 			t.Errorf("%d of 8 keys are left in %s", n, prefix)

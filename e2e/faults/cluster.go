@@ -301,13 +301,16 @@ func (n *Node) health(ctx context.Context, client *http.Client) (err error) {
 	return errors.Join(err, resp.Body.Close())
 }
 
-var shardsLed = regexp.MustCompile(`(?m)^latchkey_shards_led (\d+)`)
-
-// ErrUntold is returned for a server that does not tell how many shards it leads.
-var ErrUntold = errors.New("the server does not tell how many shards it leads")
+// ErrUntold is returned for a server that does not have a metric.
+var ErrUntold = errors.New("the server does not tell")
 
 // ShardsLed returns how many data shards the node leads.
-func (n *Node) ShardsLed(ctx context.Context) (led int, err error) {
+func (n *Node) ShardsLed(ctx context.Context) (int, error) {
+	return n.Metric(ctx, "latchkey_shards_led")
+}
+
+// Metric returns one of the node's metrics that has no labels and is a small number.
+func (n *Node) Metric(ctx context.Context, name string) (value int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.Client+"/metrics", http.NoBody)
@@ -322,9 +325,9 @@ func (n *Node) ShardsLed(ctx context.Context) (led int, err error) {
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		return 0, err
 	}
-	m := shardsLed.FindSubmatch(page)
+	m := regexp.MustCompile(`(?m)^` + name + ` (\d+)`).FindSubmatch(page)
 	if m == nil {
-		return 0, ErrUntold
+		return 0, fmt.Errorf("%s: %w", name, ErrUntold)
 	}
 	return strconv.Atoi(string(m[1]))
 }

@@ -27,11 +27,12 @@ func Run(ctx context.Context, n *Nemesis, seed uint64, clients []*clientv3.Clien
 	for _, w := range workloads {
 		w.Check(ctx)
 	}
-	return compare(ctx, n.Report, clients)
+	return Compare(ctx, n.Report, clients)
 }
 
-// compare holds the hashes of all nodes at one revision against each other.
-func compare(ctx context.Context, r *Report, clients []*clientv3.Client) error {
+// Compare holds the hashes of all nodes at one revision against each other; each client
+// is of another node.
+func Compare(ctx context.Context, r *Report, clients []*clientv3.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, healTimeout)
 	defer cancel()
 	resp, err := clients[0].Get(ctx, "hash")
