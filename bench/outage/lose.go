@@ -47,6 +47,10 @@ func (s server) lose(ctx context.Context, way, dir string) (o outcome, err error
 	if err := c.Start(start); err != nil {
 		return o, err
 	}
+	if way == "holder" {
+		o.longest, err = pass(ctx, c)
+		return o, err
+	}
 	writers, stop, err := s.write(ctx, c)
 	if err != nil {
 		return o, err

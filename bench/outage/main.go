@@ -6,9 +6,12 @@
 //	go run ./bench/outage -rounds 20 'etcd=/tmp/etcd' 'one=latchkey' '16=latchkey --initial-splits {16}'
 //
 // The leader is killed, suspended, cut off (as root, in network namespaces of its own)
-// or asked to stop. Printed are, for each way and server, the median and the 90th
-// percentile over the rounds, how many of the clients were hit, and the ratio of the
-// medians to the first server's.
+// or asked to stop. With -ways holder a client that holds a lock, with a lease of 5 s, is
+// taken away instead, and the time until the next one has the lock is told.
+//
+// Printed are, for each way and server, the median and the 90th percentile over the
+// rounds, how many of the clients were hit, and the ratio of the medians to the first
+// server's.
 package main
 
 import (
@@ -59,7 +62,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	f := flag.NewFlagSet("outage", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.IntVar(&o.rounds, "rounds", 20, "`number` of rounds")
-	ways := f.String("ways", "kill,freeze,isolate,stop", "comma-separated `ways` to lose the leader")
+	ways := f.String("ways", "kill,freeze,isolate,stop", "comma-separated `ways` to lose the leader, or holder")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

@@ -9,8 +9,9 @@
 // and addresses are added to it, for each of -nodes nodes. {4} stands for the splits
 // that lay the keys of bench on four shards evenly. Printed are, for each work and
 // server, the medians over the rounds of operations a second, of the 50th and 99th
-// percentile, of the servers' and the clients' CPU time for an operation; what the servers used while idle;
-// and the ratio of each to the first server's, the median over the rounds.
+// percentile, of the servers' and the clients' CPU time and of the logs' fsyncs for an
+// operation; what the servers used while idle; and the ratio of each to the first
+// server's, the median over the rounds.
 package main
 
 import (

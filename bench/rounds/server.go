@@ -100,6 +100,10 @@ func (r running) work(ctx context.Context, o options, driver, work string, add f
 	if err != nil {
 		return err
 	}
+	synced, err := r.syncs(ctx)
+	if err != nil {
+		return err
+	}
 	text, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, text)
@@ -129,9 +133,26 @@ func (r running) work(ctx context.Context, o options, driver, work string, add f
 	add("server CPU, us/op", float64((after-before).Microseconds())/ops)
 	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	add("client CPU, us/op", float64(used.Microseconds())/ops)
+	syncs, err := r.syncs(ctx)
+	if err != nil {
+		return err
+	}
+	add("log fsyncs/op", (syncs-synced)/ops)
 	rss, err := r.rss()
 	add("memory, MiB", rss/float64(len(r.Nodes)))
 	return err
+}
+
+// syncs returns how often the nodes have written their Raft logs and made them durable.
+func (r running) syncs(ctx context.Context) (sum float64, err error) {
+	for _, n := range r.Nodes {
+		v, err := n.Metric(ctx, "etcd_disk_wal_fsync_duration_seconds_count")
+		if err != nil {
+			return 0, err
+		}
+		sum += v
+	}
+	return sum, nil
 }
 
 // cpu returns the CPU time that the processes have used.

@@ -65,7 +65,7 @@ func TestWatchesSwitchNodesOverCrashes(t *testing.T) {
 // mostWatched returns the node that has the most watches.
 func (c *cluster) mostWatched() (node int) {
 	c.t.Helper()
-	most := -1
+	most := -1.0
 	c.until("watches", func(ctx context.Context) error {
 		for i, n := range c.Nodes {
 			watches, err := n.Metric(ctx, "etcd_debugging_mvcc_watcher_total")

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -301,16 +300,17 @@ func (n *Node) health(ctx context.Context, client *http.Client) (err error) {
 	return errors.Join(err, resp.Body.Close())
 }
 
-// ErrUntold is returned for a server that does not have a metric.
-var ErrUntold = errors.New("the server does not tell")
+// errUntold is returned for a figure that a server does not tell.
+var errUntold = errors.New("the server does not tell this figure")
 
 // ShardsLed returns how many data shards the node leads.
-func (n *Node) ShardsLed(ctx context.Context) (int, error) {
-	return n.Metric(ctx, "latchkey_shards_led")
+func (n *Node) ShardsLed(ctx context.Context) (led int, err error) {
+	v, err := n.Metric(ctx, "latchkey_shards_led")
+	return int(v), err
 }
 
-// Metric returns one of the node's metrics that has no labels and is a small number.
-func (n *Node) Metric(ctx context.Context, name string) (value int, err error) {
+// Metric returns the value of a metric without labels.
+func (n *Node) Metric(ctx context.Context, name string) (v float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.Client+"/metrics", http.NoBody)
@@ -325,11 +325,12 @@ func (n *Node) Metric(ctx context.Context, name string) (value int, err error) {
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		return 0, err
 	}
-	m := regexp.MustCompile(`(?m)^` + name + ` (\d+)`).FindSubmatch(page)
-	if m == nil {
-		return 0, fmt.Errorf("%s: %w", name, ErrUntold)
+	for line := range strings.Lines(string(page)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
 	}
-	return strconv.Atoi(string(m[1]))
+	return 0, fmt.Errorf("%w: %s", errUntold, name)
 }
 
 // Log returns the end of the node's log.
