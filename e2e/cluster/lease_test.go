@@ -115,7 +115,7 @@ func (m *manyKeys) end(kill bool) {
 	cancel()
 	others.Wait()
 	m.gone(m.name+"/", promptly)
-	if slow := time.Duration(slowest.Load()); !kill && slow > promptly {
+	if slow := time.Duration(slowest.Load()); !kill && slow > 2*promptly {
 		m.t.Errorf("another client's put took %v", slow)
 	} else {
 		m.t.Logf("%s: the slowest put of another client took %v", m.name, slow)
@@ -208,10 +208,12 @@ func TestRenewalsSurviveTheirLeader(t *testing.T) {
 // L21: watches that read all of history through a node don't keep renewals from getting
 // through it (13156, 8387).
 func TestReplayStarvesNoRenewals(t *testing.T) {
-	const watches, leases, ttl = 20, 50, 5
+	const watches, leases = 20, 50
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
 		c := newCluster(t, shards, nil)
+		// In every run the machine may be busy with much else.
+		ttl := int64(harness.Sized(10, 5))
 		node := (c.leader() + 1) % 3
 		c.fill("history", harness.Sized(6000, 300_000), 200)
 		keeper, err := faults.Dial(c.Nodes[node].Client)
