@@ -108,7 +108,7 @@ func (h *Host) StartData(c DataConfig) (*Data, error) {
 	d.shape.Store(&shape)
 	d.keeper = newKeeper(d)
 	d.ender = newEnder(d)
-	d.sweeper = newSweeper(store, h.cfg.Observer, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
+	d.sweeper = newSweeper(store, h.cfg, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
 	d.attach()
 	d.sweeper.start()
 	_, err = h.Start(ReplicaConfig{

@@ -68,6 +68,9 @@ type HostConfig struct {
 	Observer Observer
 	// Log receives what operators should see.
 	Log *slog.Logger
+	// Fatal is told of an error after which the process must end at once, as that of a log
+	// that can't be written; it ends it and does not return. nil panics.
+	Fatal func(error)
 }
 
 // Host runs the replicas of one process that share a Raft log.
@@ -99,7 +102,7 @@ var errNoHost = errors.New("raft host did not start")
 // OpenHost opens the Raft log and starts the host. A log that can't be opened is
 // reported with what to do.
 func OpenHost(cfg HostConfig) (*Host, error) {
-	setRaftLogger(cfg.Log)
+	setRaftLogger(cfg.Log, cfg.Fatal)
 	if cfg.Observer == nil {
 		cfg.Observer = unobserved{}
 	}
@@ -118,7 +121,7 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	if err := prepareLog(cfg); err != nil {
 		return nil, fmt.Errorf("open %s log: %w", cfg.Name, err)
 	}
-	logs := &measuredLog{observer: cfg.Observer}
+	logs := &measuredLog{cfg: cfg}
 	nh, err := dragonboat.NewNodeHost(h.nodeHostConfig(logs))
 	if err == nil && nh == nil {
 		err = errNoHost
@@ -252,6 +255,7 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		fs:        h.cfg.StateFS,
 		tempDir:   h.cfg.TempDir,
 		log:       h.cfg.Log,
+		fatal:     h.cfg.Fatal,
 		observer:  h.cfg.Observer,
 		kick:      make(chan struct{}, 1),
 		changed:   make(chan struct{}),

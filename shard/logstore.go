@@ -2,6 +2,7 @@ package shard
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -32,9 +33,9 @@ const logStoreName = "sharded-pebble"
 // errLogFormat is returned for a log whose entries have a format that is not read.
 var errLogFormat = errors.New("the log's entries have another format")
 
-// measuredLog makes dragonboat's own log store, and measures what it writes.
+// measuredLog makes dragonboat's own log store for a host, and measures what it writes.
 type measuredLog struct {
-	observer Observer
+	cfg HostConfig
 	// store is what it made.
 	store *measuredStore
 }
@@ -60,18 +61,22 @@ func (m *measuredLog) Create(
 			return nil, errors.Join(err, store.Close())
 		}
 	}
-	m.store = &measuredStore{ILogDB: store, observer: m.observer, root: dirs[0]}
+	m.store = &measuredStore{
+		ILogDB: store, cfg: m.cfg, root: dirs[0], doing: fmt.Sprintf("write %s log in %s", m.cfg.Name, m.cfg.Dir),
+	}
 	return m.store, nil
 }
 
 // Name returns the name of the log store.
 func (*measuredLog) Name() string { return logStoreName }
 
-// measuredStore is a log store that tells how long its writes take.
+// measuredStore is a log store that tells how long its writes take, and of one that fails.
 type measuredStore struct {
 	raftio.ILogDB
 
-	observer Observer
+	cfg HostConfig
+	// doing is what failed when a write did.
+	doing string
 	// root is the directory of the log store and of the snapshots.
 	root string
 
@@ -104,13 +109,34 @@ func (m *measuredStore) GetSnapshot(shardID, replicaID uint64) (raftpb.Snapshot,
 
 // SaveRaftState writes a step of Raft and makes it durable.
 func (m *measuredStore) SaveRaftState(updates []raftpb.Update, worker uint64) error {
+	defer endOnPanic(m.cfg.Fatal, m.doing)
 	if !slices.ContainsFunc(updates, writes) {
 		return m.ILogDB.SaveRaftState(updates, worker)
 	}
 	began := time.Now()
 	err := m.ILogDB.SaveRaftState(updates, worker)
-	m.observer.LogSaved(time.Since(began))
-	return err
+	m.cfg.Observer.LogSaved(time.Since(began))
+	return m.failed(err)
+}
+
+// SaveSnapshots writes where replicas' snapshots are.
+func (m *measuredStore) SaveSnapshots(updates []raftpb.Update) error {
+	defer endOnPanic(m.cfg.Fatal, m.doing)
+	return m.failed(m.ILogDB.SaveSnapshots(updates))
+}
+
+// RemoveEntriesTo drops what a snapshot has made needless.
+func (m *measuredStore) RemoveEntriesTo(shardID, replicaID, index uint64) error {
+	defer endOnPanic(m.cfg.Fatal, m.doing)
+	return m.failed(m.ILogDB.RemoveEntriesTo(shardID, replicaID, index))
+}
+
+// failed says what an error is about, before it ends the process.
+func (m *measuredStore) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return diskFailed(m.doing, err)
 }
 
 // writes reports whether an update has anything to be written.

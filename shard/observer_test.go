@@ -187,7 +187,7 @@ func TestLogStoreIsDragonboatsOwn(t *testing.T) {
 	c := newDataCluster(t, 1)
 	defer c.close()
 	nd, _ := c.leader(0)
-	config := nd.host.nodeHostConfig(&measuredLog{observer: unobserved{}})
+	config := nd.host.nodeHostConfig(&measuredLog{cfg: HostConfig{Observer: unobserved{}}})
 	c.stop(nd)
 	own := config
 	own.NodeHostDir, own.Expert.LogDBFactory = "/other", nil

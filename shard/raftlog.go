@@ -16,11 +16,14 @@ import (
 var (
 	raftLogOnce sync.Once
 	raftLog     atomic.Pointer[slog.Logger]
+	raftFatal   atomic.Pointer[func(error)]
 )
 
-// setRaftLogger routes dragonboat's log to l.
-func setRaftLogger(l *slog.Logger) {
+// setRaftLogger routes dragonboat's log to l, and what it can't go on after to fatal,
+// which may be nil.
+func setRaftLogger(l *slog.Logger, fatal func(error)) {
 	raftLog.Store(l)
+	raftFatal.Store(&fatal)
 	raftLogOnce.Do(func() {
 		logger.SetLoggerFactory(func(pkg string) logger.ILogger { return raftLogger{pkg} })
 	})
@@ -57,8 +60,14 @@ func (g raftLogger) Errorf(format string, args ...any) {
 // does not have.
 const forgotten = "invalid commitTo index"
 
-// Panicf logs at error level and panics.
+// Panicf logs at error level and panics. With an error alone, which is how dragonboat ends
+// where it can't write or apply, the process ends with the error.
 func (g raftLogger) Panicf(format string, args ...any) {
+	if fatal := *raftFatal.Load(); fatal != nil && len(args) == 1 {
+		if err := storageError(args[0]); err != nil {
+			fatal(err)
+		}
+	}
 	g.log(slog.LevelError, format, args)
 	if strings.HasPrefix(format, forgotten) {
 		g.log(slog.LevelError, "the log lacks entries that it had acknowledged: the data directory is an older copy; "+remedy, nil)

@@ -27,6 +27,7 @@ type Replica struct {
 	fs        vfs.FS
 	tempDir   string
 	log       *slog.Logger
+	fatal     func(error)
 	observer  Observer
 
 	// wg counts the goroutines that the replica started.

@@ -70,7 +70,7 @@ func (s *stateMachine) Update(entries []sm.Entry) ([]sm.Entry, error) {
 		return nil, s.stop("write progress", err)
 	}
 	began := time.Now()
-	if err := b.Commit(pebble.NoSync); err != nil {
+	if err := s.commit(b); err != nil {
 		return nil, s.stop("commit batch", err)
 	}
 	s.r.observer.StateCommitted(time.Since(began))
@@ -82,6 +82,11 @@ func (s *stateMachine) Update(entries []sm.Entry) ([]sm.Entry, error) {
 		d.call.settled(d.outcome)
 	}
 	return entries, nil
+}
+
+func (s *stateMachine) commit(b *pebble.Batch) error {
+	defer endOnPanic(s.r.fatal, "write state")
+	return b.Commit(pebble.NoSync)
 }
 
 // applyEntry applies one entry and adds the outcomes that somebody waits for.
@@ -175,6 +180,7 @@ func (s *stateMachine) Lookup(any) (any, error) { return nil, errNoLookup }
 
 // Sync makes everything applied durable.
 func (s *stateMachine) Sync() error {
+	defer endOnPanic(s.r.fatal, "sync state")
 	if err := s.r.syncer.Sync(); err != nil {
 		return s.stop("sync state", err)
 	}
@@ -218,6 +224,7 @@ func (s *stateMachine) RecoverFromSnapshot(r io.Reader, stop <-chan struct{}) er
 	defer s.r.machineMu.Unlock()
 	s.r.lost()
 	s.r.machine.BeginReload()
+	defer endOnPanic(s.r.fatal, "write state of a snapshot")
 	if err := readSnapshot(s.db, s.r.fs, s.r.tempDir, s.r.prefix, r, stop); err != nil {
 		// The old state is still there, whole.
 		if rerr := s.r.machine.Reload(); rerr != nil {

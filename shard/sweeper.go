@@ -24,6 +24,7 @@ type sweeper struct {
 	store    *mvcc.Store
 	observer Observer
 	log      *slog.Logger
+	fatal    func(error)
 	wg       sync.WaitGroup
 
 	// busy is held during a step, and while the store's content is replaced.
@@ -42,8 +43,8 @@ type sweeper struct {
 	stop chan struct{}
 }
 
-func newSweeper(store *mvcc.Store, o Observer, log *slog.Logger) *sweeper {
-	return &sweeper{store: store, observer: o, log: log, done: make(chan struct{}), stop: make(chan struct{})}
+func newSweeper(store *mvcc.Store, c HostConfig, log *slog.Logger) *sweeper {
+	return &sweeper{store: store, observer: c.Observer, log: log, fatal: c.Fatal, done: make(chan struct{}), stop: make(chan struct{})}
 }
 
 // start sweeps up to the newest compaction.
@@ -81,6 +82,7 @@ func (s *sweeper) run() {
 
 // sweep takes steps until nothing is left, the sweeper is closed or the disk fails.
 func (s *sweeper) sweep() error {
+	defer endOnPanic(s.fatal, "free space of compacted versions")
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	began, longest := time.Now(), time.Duration(0)

@@ -81,7 +81,11 @@ func serve(c *config.Config, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	n, err := node.Start(node.Options{Config: c, Log: log, Stop: ctx.Done()})
+	n, err := node.Start(node.Options{
+		Config: c, Log: log, Stop: ctx.Done(),
+		// Without its disk the node can neither hand anything over nor answer.
+		Fatal: func(err error) { os.Exit(fail(stderr, err)) },
+	})
 	switch {
 	case errors.Is(err, node.ErrStopped):
 		return 0

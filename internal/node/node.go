@@ -46,6 +46,9 @@ type Options struct {
 	// Listeners serve clients without TLS, and PeerListeners other nodes; nil opens those
 	// of the configuration.
 	Listeners, PeerListeners []net.Listener
+	// Fatal is told of an error after which the process must end at once, such as a log that
+	// can't be written. It ends it and does not return; nil panics.
+	Fatal func(error)
 	// Stop, when it is closed, ends a start that still waits for other nodes; may be nil.
 	Stop <-chan struct{}
 }
@@ -217,7 +220,7 @@ func (n *Node) openState(o *Options) error {
 		Cache:              cache,
 		MemTableSize:       stateMemtable,
 		FormatMajorVersion: pebble.FormatNewest,
-		Logger:             pebbleLogger{o.Log},
+		Logger:             pebbleLogger{log: o.Log, fatal: o.Fatal},
 		EventListener:      &pebble.EventListener{BackgroundError: n.stateFailed, FlushEnd: n.stateFlushed},
 	})
 	if err != nil {
@@ -270,7 +273,7 @@ func (n *Node) openHosts(o *Options) error {
 			DeploymentID: id.DeploymentID, LogShards: logs,
 			Tick: tick, HeartbeatTicks: 1, ElectionTicks: ticks,
 			DB: n.state, Syncer: syncer, StateFS: o.StateFS, TempDir: n.dir.Temp(), RaftFS: o.RaftFS,
-			Observer: n.metrics, Log: o.Log,
+			Observer: n.metrics, Log: o.Log, Fatal: o.Fatal,
 		})
 	}
 	var err error

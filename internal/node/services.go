@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/latchkey-db/latchkey/api"
 	"github.com/latchkey-db/latchkey/router"
@@ -40,7 +41,11 @@ func (s services) MoveLeader(ctx context.Context, node uint64) error {
 }
 
 // pebbleLogger passes on what the state's Pebble has to say.
-type pebbleLogger struct{ log *slog.Logger }
+type pebbleLogger struct {
+	log *slog.Logger
+	// fatal is Options.Fatal.
+	fatal func(error)
+}
 
 // Infof logs below debug level.
 func (p pebbleLogger) Infof(format string, args ...any) { p.at(slog.LevelDebug-4, format, args) }
@@ -48,8 +53,12 @@ func (p pebbleLogger) Infof(format string, args ...any) { p.at(slog.LevelDebug-4
 // Errorf logs at warning level.
 func (p pebbleLogger) Errorf(format string, args ...any) { p.at(slog.LevelWarn, format, args) }
 
-// Fatalf logs and panics, as Pebble relies on its not returning.
+// Fatalf logs and panics, as Pebble relies on its not returning. With an error, as of a
+// failed fsync, the process ends with that.
 func (p pebbleLogger) Fatalf(format string, args ...any) {
+	if p.fatal != nil && slices.ContainsFunc(args, func(a any) bool { _, ok := a.(error); return ok }) {
+		p.fatal(fmt.Errorf("write state: "+format+"; check the disk that holds the data directory and its free space, then start the node again", args...))
+	}
 	p.at(slog.LevelError, format, args)
 	panic(fmt.Sprintf(format, args...)) //nolint:forbidigo // Pebble counts on it that Fatalf does not return
 }
