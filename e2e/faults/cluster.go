@@ -162,7 +162,8 @@ func (n *Node) Launch() error {
 	}
 	cmd := exec.Command(n.binary, n.args...)
 	if n.ns != "" {
-		cmd = exec.Command("ip", append([]string{"netns", "exec", n.ns, n.binary}, n.args...)...)
+		// ip would give it a copy of all mounts, and keep those of other clusters in use.
+		cmd = exec.Command("nsenter", append([]string{"--net=/run/netns/" + n.ns, "--", n.binary}, n.args...)...)
 	}
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := errors.Join(cmd.Start(), log.Close()); err != nil {

@@ -19,7 +19,7 @@ type need struct {
 }
 
 var (
-	links  = &need{name: "network namespaces", programs: []string{"ip"}}
+	links  = &need{name: "network namespaces", programs: []string{"ip", "nsenter"}}
 	filter = &need{name: "nftables", programs: []string{"nft"}}
 	loops  = &need{
 		name: "loop devices", programs: []string{"mkfs.ext4", "mount", "umount", "fsfreeze", "fallocate"},
