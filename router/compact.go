@@ -57,7 +57,7 @@ func (r *Router) compactAlone(ctx context.Context, d *shard.Data, req *pb.Compac
 func (r *Router) compactAll(ctx context.Context, rev int64) (*pb.CompactionResponse, error) {
 	ctx, cancel := r.bounded(ctx)
 	defer cancel()
-	now, err := r.order.Newest(ctx)
+	now, err := r.newestNumber(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -82,11 +82,6 @@ func (r *Router) again(ctx context.Context, d *shard.Data, fn func(context.Conte
 	}
 }
 
-// confirm proves that what this node has applied of d is the newest.
-func (r *Router) confirm(ctx context.Context, d *shard.Data) error {
-	return r.upTo(ctx, d, func(ctx context.Context, l Leader) (uint64, error) { return l.Confirm(ctx) })
-}
-
 // upTo calls fn with the leader of d and returns when this node's replica has applied
 // the entry at the index that fn returns.
 func (r *Router) upTo(ctx context.Context, d *shard.Data, fn func(context.Context, Leader) (uint64, error)) error {
@@ -101,18 +96,4 @@ func (r *Router) upTo(ctx context.Context, d *shard.Data, fn func(context.Contex
 		return err
 	}
 	return d.Replica().AwaitApplied(ctx, index)
-}
-
-// promised returns when this node's replica of d holds every change to the given keys
-// up to revision rev, an issued one, that there will ever be; of all keys where reads
-// is nil, which the store hears of.
-func (r *Router) promised(ctx context.Context, d *shard.Data, rev int64, reads []keys.Span) error {
-	if reads == nil && d.Store().Resolved() >= rev {
-		return nil
-	}
-	err := r.upTo(ctx, d, func(ctx context.Context, l Leader) (uint64, error) { return l.Promise(ctx, rev, reads) })
-	if err == nil && reads == nil {
-		d.Store().Resolve(rev)
-	}
-	return err
 }

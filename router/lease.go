@@ -163,7 +163,7 @@ func (r *Router) life(ctx context.Context, d *shard.Data, req *pb.LeaseTimeToLiv
 		if err != nil || !req.Keys || !ordered {
 			return before, err
 		}
-		now, err := r.order.Newest(ctx)
+		now, err := r.newestNumber(ctx)
 		if err != nil {
 			return before, err
 		}

@@ -147,7 +147,7 @@ func (r *Router) lookOnce(ctx context.Context, reads []reading, f fresh) (*look,
 			return l, err
 		}
 	}
-	now, err := r.order.Newest(ctx)
+	now, err := r.newestNumber(ctx)
 	if err != nil {
 		return nil, err
 	}

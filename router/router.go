@@ -60,6 +60,12 @@ type Router struct {
 	compact func(ctx context.Context) error
 	// closer asks for what watches wait for.
 	closer *closer
+	// proofs are what calls on this node ask the leaders of shards on other nodes together,
+	// by shard, and newest what they ask the oracle.
+	proofs map[uint64]*proofs
+	newest share[struct{}, shard.Block]
+	// shared is how long what calls share may run.
+	shared *lifetime
 	// given is the highest revision that clients have seen from this node.
 	given atomic.Int64
 }
@@ -69,14 +75,26 @@ func New(c Config) *Router {
 	r := &Router{
 		places: c.Map, order: c.Order, leaders: c.Leaders, directory: c.Directory, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
 	}
-	r.closer = newCloser(r)
+	r.closer, r.shared = newCloser(r), newLifetime()
+	r.newest.join, r.newest.ask = func(_, q struct{}) struct{} { return q }, func(ctx context.Context, _ struct{}) (shard.Block, error) {
+		ctx, cancel := r.bounded(ctx)
+		defer cancel()
+		return r.order.Newest(ctx)
+	}
+	r.proofs = make(map[uint64]*proofs, len(r.shards))
+	for id, d := range r.shards {
+		r.proofs[id] = newProofs(r, d)
+	}
 	// This node may have shown what it holds before it was started anew.
 	r.Revision()
 	return r
 }
 
 // Close ends what the router does of its own. The shards are still there.
-func (r *Router) Close() { r.closer.close() }
+func (r *Router) Close() {
+	r.closer.close()
+	r.shared.end()
+}
 
 // span returns the shard that owns all keys of s.
 func (r *Router) span(s keys.Span) (*shard.Data, error) {

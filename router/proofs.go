@@ -1,0 +1,100 @@
+package router
+
+import (
+	"context"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// proofs are what calls on this node ask the leader of a shard on another node together.
+// Where this node leads, the shard itself sees to that.
+type proofs struct {
+	confirm share[struct{}, struct{}]
+	promise share[promise, struct{}]
+}
+
+// promise is what is asked of a leader: that nothing more comes up to a revision in some
+// spans, or in all if there are none.
+type promise struct {
+	rev   int64
+	reads []keys.Span
+}
+
+func newProofs(r *Router, d *shard.Data) *proofs {
+	p := &proofs{}
+	p.confirm.join = func(_, q struct{}) struct{} { return q }
+	p.confirm.ask = func(ctx context.Context, _ struct{}) (none struct{}, err error) { return none, r.confirmOnce(ctx, d) }
+	p.promise.join = func(a, b promise) promise {
+		a.rev = max(a.rev, b.rev)
+		if a.reads == nil || b.reads == nil {
+			a.reads = nil
+			return a
+		}
+		// What was asked first belongs to its caller.
+		a.reads = append(a.reads[:len(a.reads):len(a.reads)], b.reads...)
+		return a
+	}
+	p.promise.ask = func(ctx context.Context, q promise) (none struct{}, err error) {
+		return none, r.promisedOnce(ctx, d, q)
+	}
+	return p
+}
+
+// elsewhere returns what calls share to ask the leader of d, nil if this node may be that.
+func (r *Router) elsewhere(d *shard.Data) *proofs {
+	if r.leaders == nil || d.Replica().Serving() != 0 {
+		return nil
+	}
+	return r.proofs[d.Replica().ShardID()]
+}
+
+// confirm proves that what this node has applied of d is the newest.
+func (r *Router) confirm(ctx context.Context, d *shard.Data) error {
+	p := r.elsewhere(d)
+	if p == nil {
+		return r.confirmOnce(ctx, d)
+	}
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
+	_, err := p.confirm.get(ctx, r.shared, struct{}{})
+	return err
+}
+
+func (r *Router) confirmOnce(ctx context.Context, d *shard.Data) error {
+	return r.upTo(ctx, d, func(ctx context.Context, l Leader) (uint64, error) { return l.Confirm(ctx) })
+}
+
+// promised returns when this node's replica of d holds every change to the given keys
+// up to revision rev, an issued one, that there will ever be; of all keys where reads
+// is nil, which the store hears of.
+func (r *Router) promised(ctx context.Context, d *shard.Data, rev int64, reads []keys.Span) (err error) {
+	if reads == nil && d.Store().Resolved() >= rev {
+		return nil
+	}
+	q := promise{rev, reads}
+	if p := r.elsewhere(d); p == nil {
+		err = r.promisedOnce(ctx, d, q)
+	} else {
+		ctx, cancel := r.bounded(ctx)
+		defer cancel()
+		_, err = p.promise.get(ctx, r.shared, q)
+	}
+	if err == nil && reads == nil {
+		d.Store().Resolve(rev)
+	}
+	return err
+}
+
+func (r *Router) promisedOnce(ctx context.Context, d *shard.Data, q promise) error {
+	return r.upTo(ctx, d, func(ctx context.Context, l Leader) (uint64, error) { return l.Promise(ctx, q.rev, q.reads) })
+}
+
+// newestNumber asks the oracle for the newest number, together with other calls where it
+// may be on another node.
+func (r *Router) newestNumber(ctx context.Context) (shard.Block, error) {
+	if r.leaders == nil {
+		return r.order.Newest(ctx)
+	}
+	return r.newest.get(ctx, r.shared, struct{}{})
+}
