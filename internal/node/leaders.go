@@ -162,33 +162,54 @@ func (l *leaderships) offer(ctx context.Context, r *shard.Replica, node uint64) 
 	return err == nil
 }
 
-// drain hands over, one by one, all that this node leads, the system shard last: while it
-// moves, the others can't get numbers.
+// drain hands over all that this node leads, the system shard last: while it moves, the
+// others can't get numbers.
 func (l *leaderships) drain(ctx context.Context) {
-	var left []uint64
-	for _, lead := range l.leads() {
-		if lead.Node == l.self && !l.handOver(ctx, l.data[lead.Shard]) {
-			left = append(left, lead.Shard)
+	var mu sync.Mutex
+	var left []uint64 // protected by mu
+	handOver := func(r *shard.Replica, to []uint64) {
+		if !l.handOver(ctx, r, to) {
+			mu.Lock()
+			defer mu.Unlock()
+			left = append(left, r.ShardID())
 		}
 	}
-	if l.nodeOf(l.system.ShardID(), l.system.Leader().ReplicaID) == l.self && !l.handOver(ctx, l.system) {
-		left = append(left, l.system.ShardID())
+	leads := l.leads()
+	count := make(map[uint64]int)
+	for _, lead := range leads {
+		count[lead.Node]++
+	}
+	var under sync.WaitGroup
+	for _, lead := range leads {
+		if lead.Node == l.self {
+			to := l.others(count)
+			under.Go(func() { handOver(l.data[lead.Shard], to) })
+		}
+	}
+	under.Wait()
+	if l.nodeOf(l.system.ShardID(), l.system.Leader().ReplicaID) == l.self {
+		handOver(l.system, l.others(count))
 	}
 	if len(left) > 0 && len(l.nodes) > 1 {
 		l.log.Warn("leaderships were not handed over; others are elected when this node is missed", slog.Any("shards", left))
 	}
 }
 
-// handOver hands one leadership to the node that leads the fewest and can take it.
-func (l *leaderships) handOver(ctx context.Context, r *shard.Replica) bool {
+// others returns the other nodes, the one that leads the fewest first, and counts one more
+// for that.
+func (l *leaderships) others(count map[uint64]int) []uint64 {
+	others := slices.DeleteFunc(slices.Clone(l.nodes), func(n uint64) bool { return n == l.self })
+	slices.SortStableFunc(others, func(a, b uint64) int { return count[a] - count[b] })
+	if len(others) > 0 {
+		count[others[0]]++
+	}
+	return others
+}
+
+// handOver hands one leadership to the first of some nodes that can take it.
+func (l *leaderships) handOver(ctx context.Context, r *shard.Replica, to []uint64) bool {
 	for range handoverAttempts {
-		count := make(map[uint64]int)
-		for _, lead := range l.leads() {
-			count[lead.Node]++
-		}
-		others := slices.DeleteFunc(slices.Clone(l.nodes), func(n uint64) bool { return n == l.self })
-		slices.SortStableFunc(others, func(a, b uint64) int { return count[a] - count[b] })
-		for _, node := range others {
+		for _, node := range to {
 			if ctx.Err() != nil {
 				return false
 			}
