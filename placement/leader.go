@@ -2,8 +2,6 @@ package placement
 
 import (
 	"context"
-	"errors"
-	"time"
 
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -53,28 +51,15 @@ func (c *Cluster) leader() Leader {
 	return c.remote()
 }
 
-// leaderPause lies between two attempts of a call that certainly did nothing.
-const leaderPause = 2 * time.Millisecond
-
 // again calls fn with the leader, again while it certainly did nothing, for as long as
 // ctx lasts.
 func (c *Cluster) again(ctx context.Context, fn func(context.Context, Leader) error) error {
-	for {
-		err := shard.ErrNotLeader
+	return shard.Again(ctx, func(ctx context.Context) error {
 		if l := c.leader(); l != nil {
-			err = fn(ctx, l)
+			return fn(ctx, l)
 		}
-		if !errors.Is(err, shard.ErrNotLeader) && !errors.Is(err, shard.ErrNotApplied) {
-			return err
-		}
-		pause := time.NewTimer(leaderPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return context.Cause(ctx)
-		}
-	}
+		return shard.ErrNotLeader
+	})
 }
 
 // retry is again for the time that a call may take. When it returns without an error

@@ -2,8 +2,6 @@ package router
 
 import (
 	"context"
-	"errors"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -45,9 +43,6 @@ type Leaders interface {
 	Leader(shardID uint64) Leader
 }
 
-// leaderPause lies between two attempts of a call that certainly did nothing.
-const leaderPause = 2 * time.Millisecond
-
 // atLeader calls fn with the leader of d, again while it certainly did nothing, within
 // the time that a call may take. Nobody but the node that holds the client's call may
 // do so, and each command in fn is a new one.
@@ -62,24 +57,15 @@ func (r *Router) again(ctx context.Context, d *shard.Data, fn func(context.Conte
 	if r.leaders == nil {
 		return d.Replica().AtLeader(ctx, func(ctx context.Context) error { return fn(ctx, d) })
 	}
-	for {
-		err := shard.ErrNotLeader
+	return shard.Again(ctx, func(ctx context.Context) error {
 		if d.Replica().Serving() != 0 {
-			err = fn(ctx, d)
-		} else if l := r.leaders.Leader(d.Replica().ShardID()); l != nil {
-			err = fn(ctx, l)
+			return fn(ctx, d)
 		}
-		if !errors.Is(err, shard.ErrNotLeader) && !errors.Is(err, shard.ErrNotApplied) {
-			return err
+		if l := r.leaders.Leader(d.Replica().ShardID()); l != nil {
+			return fn(ctx, l)
 		}
-		pause := time.NewTimer(leaderPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return context.Cause(ctx)
-		}
-	}
+		return shard.ErrNotLeader
+	})
 }
 
 // upTo calls fn with the leader of d and returns when this node's replica has applied
