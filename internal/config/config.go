@@ -82,6 +82,13 @@ type Config struct {
 	CompactionPeriod    time.Duration
 	CompactionRevisions int64
 
+	// CorruptCheckTime is the time between two comparisons of the replicas, 0 for none.
+	// With CompactHashCheck they are compared after compactions, CompactHashCheckTime
+	// apart at least. InitialCorruptCheck compares a node's with the others before it
+	// serves.
+	CorruptCheckTime, CompactHashCheckTime time.Duration
+	CompactHashCheck, InitialCorruptCheck  bool
+
 	// AuthToken describes the tokens of users, in the form of auth.NewTokens, and
 	// AuthTokenTTL says how long simple ones last since their last use, 0 for the
 	// default. BcryptCost is what the hash of a password costs.
@@ -106,7 +113,7 @@ type Config struct {
 	Warnings []Warning
 
 	// Settings that finish turns into the fields above.
-	compactionRetention, initialCluster, initialSplits string
+	compactionRetention, initialCluster, initialSplits, featureGates string
 	// Settings that steer Parse.
 	configFile            string
 	showVersion, showHelp bool
@@ -171,6 +178,7 @@ func newConfig() *Config {
 		ClusterState:         NewCluster,
 		ClusterToken:         "etcd-cluster",
 		HeartbeatInterval:    100 * time.Millisecond,
+		CompactHashCheckTime: time.Minute,
 		ElectionTimeout:      time.Second,
 		MaxTxnOps:            128,
 		MaxRequestBytes:      3 << 19,

@@ -43,7 +43,7 @@ func (c *Config) finish(made map[string]string) error {
 	if err := c.finishSplits(); err != nil {
 		return err
 	}
-	for _, check := range []func() error{c.checkURLs, func() error { return c.checkTLS(made) }, c.checkPeerTLS, c.finishCluster, c.checkTimes, c.finishCompaction} {
+	for _, check := range []func() error{c.checkURLs, func() error { return c.checkTLS(made) }, c.checkPeerTLS, c.finishCluster, c.checkTimes, c.finishCompaction, c.finishFeatures} {
 		if err := check(); err != nil {
 			return err
 		}

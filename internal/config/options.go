@@ -45,7 +45,6 @@ const (
 	idleTracing   = "this version sends no traces"
 	idleMembers   = "this version's clusters keep the nodes that they are made with"
 	idleDeadPeers = "connections between nodes are given up by --election-timeout"
-	idleHash      = "replicas are not compared in the background"
 	idleSlow      = "slow requests are not logged"
 	idleAlways    = "it is always so here"
 	idleRotation  = "log files are left to the tools of the system"
@@ -62,6 +61,7 @@ func (c *Config) groups() []group {
 		{"Compaction", c.compactionOptions()},
 		{"Security", c.securityOptions()},
 		{"Monitoring", c.monitoringOptions()},
+		{"Corruption", c.corruptionOptions()},
 		{"Logging", c.loggingOptions()},
 		{"Tuning", tuningOptions()},
 		{"Unsafe", unsafeOptions()},
@@ -181,6 +181,14 @@ func (c *Config) monitoringOptions() []option {
 	}
 }
 
+func (c *Config) corruptionOptions() []option {
+	return []option{
+		{name: "corrupt-check-time", value: duration(&c.CorruptCheckTime), help: "Time between two comparisons of the nodes' data (0s: never)"},
+		{name: "compact-hash-check-time", value: duration(&c.CompactHashCheckTime), help: "Shortest time between two comparisons after compactions, with the feature CompactHashCheck"},
+		{name: "feature-gates", value: gates(&c.featureGates), help: "Features to switch, name=true,...: CompactHashCheck compares the nodes' data after compactions, InitialCorruptCheck a node's with the others' before it serves"},
+	}
+}
+
 func (c *Config) loggingOptions() []option {
 	return []option{
 		{name: "log-level", value: level(&c.LogLevel), help: "Lowest level to log: debug, info, warn, error"},
@@ -201,10 +209,7 @@ func tuningOptions() []option {
 		{name: "memory-mlock", value: unreadToggle(false), idle: idleBackend},
 		{name: "raft-read-timeout", value: unreadDuration(5 * time.Second), key: noKey, idle: idleDeadPeers},
 		{name: "raft-write-timeout", value: unreadDuration(5 * time.Second), key: noKey, idle: idleDeadPeers},
-		{name: "corrupt-check-time", value: unreadDuration(0), idle: idleHash},
-		{name: "compact-hash-check-time", value: unreadDuration(time.Minute), idle: idleHash},
 		{name: "downgrade-check-time", value: unreadDuration(5 * time.Second), idle: "this version can't be downgraded to"},
-		{name: "feature-gates", value: unreadText(""), idle: "etcd's features are either built in here or not"},
 		{name: "v2-deprecation", value: unreadText("write-only-drop-data"), idle: "there is no v2 store here"},
 	}
 }

@@ -81,7 +81,7 @@ func sample(o *option) string {
 	if s := o.value.String(); s != "" && s != "false" {
 		return s
 	}
-	for _, s := range []string{"true", "1", "1s", "a", "http://127.0.0.1:1", "TLS1.2", "TLS_AES_128_GCM_SHA256"} {
+	for _, s := range []string{"true", "1", "1s", "a", "http://127.0.0.1:1", "TLS1.2", "TLS_AES_128_GCM_SHA256", "CompactHashCheck=true"} {
 		if o.value.set(s) == nil {
 			return s
 		}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
@@ -75,6 +77,8 @@ type Node struct {
 	metrics   *metrics
 	disk      *diskWatch
 	sweeping  *sweeping
+	// verifier is nil where there are no other nodes.
+	verifier *verifier
 	// leaders and succession are nil where there are no other nodes. leaving is set when the
 	// node begins to stop.
 	leaders    *leaderships
@@ -126,11 +130,12 @@ func Start(o Options) (n *Node, err error) {
 		n.spool = func() string { return n.dir.Temp() }
 	}
 	shards := func(o *Options) error { return n.openShards(ctx, o) }
+	verifier := func(o *Options) error { return n.openVerifier(ctx, o) }
 	for _, step := range []func(*Options) error{
-		n.openDir, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, shards, n.openServer,
+		n.openDir, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, shards, verifier, n.openServer,
 	} {
 		if err := step(&o); err != nil {
-			return n, err
+			return n, n.explain(err)
 		}
 	}
 	if o.Config.CompactionPeriod > 0 || o.Config.CompactionRevisions > 0 {
@@ -145,6 +150,7 @@ func Start(o Options) (n *Node, err error) {
 	if n.leaders != nil {
 		n.leaders.start()
 		n.succession.start(n.leaders.candidates())
+		n.verifier.start(o.Config)
 	}
 	n.serve()
 	return n, nil
@@ -221,7 +227,9 @@ func (n *Node) openState(o *Options) error {
 		MemTableSize:       stateMemtable,
 		FormatMajorVersion: pebble.FormatNewest,
 		Logger:             pebbleLogger{log: o.Log, fatal: o.Fatal},
-		EventListener:      &pebble.EventListener{BackgroundError: n.stateFailed, FlushEnd: n.stateFlushed},
+		EventListener: &pebble.EventListener{
+			BackgroundError: n.stateFailed, FlushEnd: n.stateFlushed, DataCorruption: n.stateDamaged,
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("open state in %s: %w", n.dir.State(), err)
@@ -243,6 +251,30 @@ func (n *Node) stateFailed(err error) {
 	case maxStateFailures:
 		n.fail(fmt.Errorf("write state in %s: %w; check the disk and free space, then start the node again", n.dir.State(), err))
 	}
+}
+
+// damaged says what to do where the state can't be read.
+const damaged = "check the disk, then replace this node by a new one on an empty directory, or start a single node anew from a backup"
+
+// errDamaged is returned for a state that can't be read.
+var errDamaged = errors.New("data is damaged")
+
+// stateDamaged is told of each part of the state whose checksum is wrong.
+func (n *Node) stateDamaged(i pebble.DataCorruptionInfo) { n.fail(n.damage(i.Details)) }
+
+// damage says what to do about a state that can't be read. Details that Pebble puts on
+// further lines are left out.
+func (n *Node) damage(err error) error {
+	text, _, _ := strings.Cut(err.Error(), "\n")
+	return fmt.Errorf("%w: state in %s: %s; %s", errDamaged, n.dir.State(), text, damaged)
+}
+
+// explain says what to do about an error that a damaged state led to.
+func (n *Node) explain(err error) error {
+	if pebble.IsCorruptionError(err) || errors.Is(err, mvcc.ErrCorrupt) {
+		return n.damage(err)
+	}
+	return err
 }
 
 // stateFlushed is told of each attempt to write a memtable.
@@ -312,7 +344,7 @@ func (n *Node) openServer(o *Options) error {
 	view := services{Router: n.router, node: n}
 	var err error
 	n.server, err = api.NewServer(api.Config{
-		Store: n.router, Leases: n.router, Watches: view, Cluster: n.cluster, Maintenance: view,
+		Store: view, Leases: n.router, Watches: view, Cluster: n.cluster, Maintenance: view,
 		Users: n.router, Tokens: n.tokens, BcryptCost: c.BcryptCost, CertificateUsers: c.ClientTLS.ClientCertAuth,
 		DisableGateway: !c.EnableGateway, AllowedOrigins: c.CORS, AllowedHosts: c.HostWhitelist,
 		Log: o.Log, Metrics: n.metrics.registry, SnapshotDir: n.spool(),
@@ -406,6 +438,9 @@ func (n *Node) close() error {
 	if n.leaders != nil {
 		n.succession.close()
 		n.leaders.close()
+	}
+	if n.verifier != nil {
+		n.verifier.close()
 	}
 	if n.router != nil {
 		n.router.Close()

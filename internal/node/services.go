@@ -3,10 +3,14 @@ package node
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/latchkey-db/latchkey/api"
+	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/router"
 )
 
@@ -19,12 +23,44 @@ type services struct {
 var (
 	_ api.Watches     = services{}
 	_ api.Maintenance = services{}
-	_ api.Store       = (*router.Router)(nil)
+	_ api.Store       = services{}
 	_ api.Leases      = (*router.Router)(nil)
 )
 
 // NewWatchGroup returns the watchers of one client stream.
 func (s services) NewWatchGroup() api.WatchGroup { return s.Router.NewWatchGroup() }
+
+// Range reads keys, unless what this node holds may be wrong.
+func (s services) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	if s.node.suspect() {
+		return nil, mvcc.ErrCorrupt
+	}
+	return s.Router.Range(ctx, r)
+}
+
+// RangeStream is Range in chunks.
+func (s services) RangeStream(ctx context.Context, r *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
+	if s.node.suspect() {
+		return mvcc.ErrCorrupt
+	}
+	return s.Router.RangeStream(ctx, r, maxBytes, emit)
+}
+
+// Txn runs a transaction, unless what this node holds may be wrong.
+func (s services) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	if s.node.suspect() {
+		return nil, mvcc.ErrCorrupt
+	}
+	return s.Router.Txn(ctx, r)
+}
+
+// WriteSnapshot writes a backup, unless what this node holds may be wrong.
+func (s services) WriteSnapshot(ctx context.Context, w io.Writer) error {
+	if s.node.suspect() {
+		return mvcc.ErrCorrupt
+	}
+	return s.Router.WriteSnapshot(ctx, w)
+}
 
 // Status tells the node's sizes and its place in the system shard's log.
 func (s services) Status() api.NodeStatus {

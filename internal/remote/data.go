@@ -28,6 +28,8 @@ const (
 	methodRegister   byte = 24
 	methodDrop       byte = 25
 	methodApplied    byte = 26
+	// methodFingerprint is answered by every replica, too.
+	methodFingerprint byte = 27
 )
 
 // Leaders finds the leaders of data shards on other nodes.
@@ -56,6 +58,22 @@ func (l *Leaders) Applied(ctx context.Context, node, shardID uint64) (index uint
 	r := reader{rest: result}
 	index = r.uvarint()
 	return index, r.done()
+}
+
+// Fingerprint hashes a shard as another node's replica holds it.
+func (l *Leaders) Fingerprint(ctx context.Context, node, shardID uint64, rev, floor int64) (f shard.Fingerprint, err error) {
+	request := binary.AppendUvarint([]byte{methodFingerprint}, shardID)
+	answer, err := l.Mesh.Call(ctx, node, binary.AppendVarint(binary.AppendVarint(request, rev), floor))
+	if err != nil {
+		return f, err
+	}
+	result, err := open(answer)
+	if err != nil {
+		return f, err
+	}
+	r := reader{rest: result}
+	f = shard.Fingerprint{Rev: r.varint(), Floor: r.varint(), Sum: uint32(r.uvarint())}
+	return f, r.done()
 }
 
 // Leader returns the leader of a shard on another node as this node's replica knows

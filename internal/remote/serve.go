@@ -61,7 +61,7 @@ var methodNames = map[byte]string{
 	methodSystemPropose: "Propose", methodSystemConfirm: "Confirm", methodAsk: "Ask",
 	methodCarry: "Write", methodConfirm: "Confirm", methodPromise: "Promise", methodRaise: "Raise", methodSweepTo: "SweepTo",
 	methodRenew: "Renew", methodTimeToLive: "TimeToLive", methodAwaitEnded: "AwaitEnded", methodRegister: "Register", methodDrop: "Drop",
-	methodApplied: "Applied",
+	methodApplied: "Applied", methodFingerprint: "Fingerprint",
 }
 
 // applied answers how far a replica here has applied, unless it must not take over.
@@ -154,6 +154,14 @@ var dataCalls = map[byte]func(d *shard.Data, r *reader) func(ctx context.Context
 	methodRegister: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
 		id, shardID := r.varint(), r.uvarint()
 		return indexed(func(ctx context.Context) (uint64, error) { return d.Register(ctx, id, shardID) })
+	},
+	methodFingerprint: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		rev, floor := r.varint(), r.varint()
+		return func(ctx context.Context, dst []byte) ([]byte, error) {
+			f, err := d.Fingerprint(ctx, rev, floor)
+			dst = binary.AppendVarint(binary.AppendVarint(dst, f.Rev), f.Floor)
+			return binary.AppendUvarint(dst, uint64(f.Sum)), err
+		}
 	},
 	methodDrop: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
 		var ended []lease.Ref
