@@ -225,7 +225,7 @@ type reporter struct {
 // over says that the node has been reached.
 func (r *reporter) over() {
 	if r.last != "" {
-		r.m.cfg.Log.Info("node was reached again", slog.String("node", fmt.Sprintf("%x", r.node)))
+		r.m.cfg.Log.Warn("node was reached again", slog.String("node", fmt.Sprintf("%x", r.node)))
 	}
 	r.last = ""
 }
