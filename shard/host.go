@@ -66,6 +66,8 @@ type HostConfig struct {
 	SnapshotEntries, KeptEntries uint64
 	// Observer hears what the replicas do; nil is for nobody.
 	Observer Observer
+	// LogWrites is told of the writes of the log; may be nil.
+	LogWrites *LogWrites
 	// Log receives what operators should see.
 	Log *slog.Logger
 	// Fatal is told of an error after which the process must end at once, as that of a log

@@ -113,6 +113,8 @@ func (m *measuredStore) SaveRaftState(updates []raftpb.Update, worker uint64) er
 	if !slices.ContainsFunc(updates, writes) {
 		return m.ILogDB.SaveRaftState(updates, worker)
 	}
+	ended := m.cfg.LogWrites.begin()
+	defer ended()
 	began := time.Now()
 	err := m.ILogDB.SaveRaftState(updates, worker)
 	m.cfg.Observer.LogSaved(time.Since(began))

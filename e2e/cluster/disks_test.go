@@ -10,10 +10,105 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/latchkey-db/latchkey/e2e/faults"
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
+
+// A leader whose disk is stuck acknowledges nothing and is replaced, in the shards that have
+// nothing to write too. No lease that is renewed through other nodes ends, and every other
+// one does.
+func TestStuckDisk(t *testing.T) {
+	kinds := require(t, "stuck-disk")
+	onShards(t, func(t *testing.T, shards int) {
+		t.Helper()
+		const ttl = 5
+		stuck := time.Duration(harness.Sized(8, 30)) * time.Second
+		c := newCluster(t, shards, kinds)
+		leader := c.leader()
+		if shards > 1 { // then all nodes lead data shards, which take numbers of this one
+			leader = c.systemLeader()
+		}
+		mine, other := c.clients[(leader+1)%3], c.clients[(leader+2)%3]
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		grant := func(name string) clientv3.LeaseID {
+			t.Helper()
+			g, err := mine.Grant(ctx, ttl)
+			c.must(err)
+			for _, key := range inShards(shards, name) {
+				_, err := other.Put(ctx, key, "", clientv3.WithLease(g.ID))
+				c.must(err)
+			}
+			return g.ID
+		}
+		var renewing sync.WaitGroup
+		for i := range 6 {
+			id := grant(fmt.Sprintf("kept/%d", i))
+			renewing.Go(func() { renewThrough(ctx, t, id, mine, other) })
+		}
+		for i := range 6 {
+			grant(fmt.Sprintf("left/%d", i))
+		}
+		c.must(c.gear.Disks.Freeze(leader))
+		begin := time.Now()
+		for _, key := range inShards(shards, "stuck") {
+			writeSoon(ctx, t, other, key)
+			try, stop := context.WithTimeout(ctx, time.Second)
+			_, err := c.clients[leader].Put(try, key, "")
+			stop()
+			if err == nil {
+				t.Errorf("the node with the stuck disk acknowledged a write of %s", key)
+			}
+		}
+		t.Logf("after %v others write to all shards", time.Since(begin))
+		pause(ctx, stuck-time.Since(begin))
+		c.must(c.gear.Disks.Thaw(leader))
+		c.healthy()
+		awaitNone(ctx, t, other, inShards(shards, "left/"), begin.Add(stuck+(ttl+15)*time.Second))
+		pause(ctx, ttl*time.Second)
+		cancel()
+		renewing.Wait()
+		for _, prefix := range inShards(shards, "kept/") {
+			r, err := other.Get(t.Context(), prefix, clientv3.WithPrefix())
+			c.must(err)
+			if r.Count != 6 {
+				t.Errorf("%d keys of %s are left of 6", r.Count, prefix)
+			}
+		}
+	})
+}
+
+// systemLeader returns the node that leads the system shard.
+func (c *cluster) systemLeader() int {
+	c.t.Helper()
+	for i, client := range c.clients {
+		s, err := client.Status(c.t.Context(), c.Nodes[i].Client)
+		c.must(err)
+		if s.Leader == s.Header.MemberId {
+			return i
+		}
+	}
+	c.t.Fatal("no node leads the system shard")
+	return -1
+}
+
+// renewThrough renews a lease every second, through one client or another.
+func renewThrough(ctx context.Context, t *testing.T, id clientv3.LeaseID, clients ...*clientv3.Client) {
+	t.Helper()
+	for i := 0; ctx.Err() == nil; i++ {
+		try, stop := context.WithTimeout(ctx, 2*time.Second)
+		_, err := clients[i%len(clients)].KeepAliveOnce(try, id)
+		stop()
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			t.Errorf("lease %x is gone", id)
+			return
+		}
+		pause(ctx, time.Second)
+	}
+}
 
 // writeSoon writes a key within a fail-over's time.
 func writeSoon(ctx context.Context, t *testing.T, client *clientv3.Client, key string) {
@@ -27,6 +122,23 @@ func writeSoon(ctx context.Context, t *testing.T, client *clientv3.Client, key s
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("put %s: %v", key, err)
+		}
+	}
+}
+
+// awaitNone waits until no key has one of some prefixes.
+func awaitNone(ctx context.Context, t *testing.T, client *clientv3.Client, prefixes []string, deadline time.Time) {
+	t.Helper()
+	for _, prefix := range prefixes {
+		for {
+			r, err := client.Get(ctx, prefix, clientv3.WithPrefix())
+			if err == nil && r.Count == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%v keys of %s are there, %v", r, prefix, err)
+			}
+			pause(ctx, 100*time.Millisecond)
 		}
 	}
 }

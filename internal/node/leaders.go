@@ -96,6 +96,9 @@ func (l *leaderships) close() {
 	l.wg.Wait()
 }
 
+// unfit reports whether this node must take over nothing.
+func (n *Node) unfit() bool { return n.leaving.Load() || n.diskStuck() }
+
 // candidates returns all replicas of this node.
 func (l *leaderships) candidates() []candidate {
 	all := []candidate{l.system}

@@ -245,16 +245,18 @@ type wire struct {
 	nodes map[string]uint64
 	// heard is told which node a message came from.
 	heard func(node uint64)
+	// stuck says whether this node's disk hangs.
+	stuck func() bool
 }
 
 var _ shard.Wire = (*wire)(nil)
 
-func newWire(w *peer.Wire, hosts map[uint64]string, heard func(node uint64)) *wire {
+func newWire(w *peer.Wire, hosts map[uint64]string, heard func(node uint64), stuck func() bool) *wire {
 	nodes := make(map[string]uint64, len(hosts))
 	for node, host := range hosts {
 		nodes[host] = node
 	}
-	return &wire{Wire: w, hosts: hosts, nodes: nodes, heard: heard}
+	return &wire{Wire: w, hosts: hosts, nodes: nodes, heard: heard, stuck: stuck}
 }
 
 // Listen hands over what comes.
@@ -274,7 +276,23 @@ func (w *wire) Connect(ctx context.Context, host string) (shard.WireConn, error)
 	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	return quietConn{s, w.stuck}, nil
+}
+
+// quietConn says nothing while this node's disk hangs, so that others are elected for all
+// that it leads. A shard that had nothing to write would be led on, and not be served.
+type quietConn struct {
+	shard.WireConn
+
+	stuck func() bool
+}
+
+// Send sends a frame, or drops it.
+func (c quietConn) Send(frame []byte) error {
+	if c.stuck() {
+		return nil
+	}
+	return c.WireConn.Send(frame)
 }
 
 // ConnectSnapshot opens a stream for a snapshot.

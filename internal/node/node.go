@@ -84,6 +84,9 @@ type Node struct {
 	leaders    *leaderships
 	succession *succession
 	leaving    atomic.Bool
+	// logWrites knows of a disk that hangs.
+	logWrites       shard.LogWrites
+	electionTimeout time.Duration
 	// failed has room for the first failure; it is never closed. giveUp ends the start.
 	failed chan error
 	giveUp context.CancelCauseFunc
@@ -284,7 +287,12 @@ func (n *Node) stateFlushed(i pebble.FlushInfo) {
 	}
 }
 
+// diskStuck reports whether a write of a log hangs for longer than it takes others to miss a
+// leader.
+func (n *Node) diskStuck() bool { return n.logWrites.Stuck(2 * n.electionTimeout) }
+
 func (n *Node) openHosts(o *Options) error {
+	n.electionTimeout = o.Config.ElectionTimeout
 	id := n.dir.Identity()
 	syncer := shard.NewSyncer(n.state)
 	tick := soloTick
@@ -296,7 +304,7 @@ func (n *Node) openHosts(o *Options) error {
 		var carrier shard.Wire
 		hosts := n.roster.hosts(name)
 		if n.mesh != nil {
-			carrier = newWire(n.mesh.Wire(name), hosts, n.succession.heard)
+			carrier = newWire(n.mesh.Wire(name), hosts, n.succession.heard, n.diskStuck)
 		}
 		return shard.OpenHost(shard.HostConfig{
 			Dir: n.dir.Raft(name), Made: id.Whole, Name: name, NodeHostID: hosts[id.NodeID], Address: name,
@@ -305,7 +313,7 @@ func (n *Node) openHosts(o *Options) error {
 			DeploymentID: id.DeploymentID, LogShards: logs,
 			Tick: tick, HeartbeatTicks: 1, ElectionTicks: ticks,
 			DB: n.state, Syncer: syncer, StateFS: o.StateFS, TempDir: n.dir.Temp(), RaftFS: o.RaftFS,
-			Observer: n.metrics, Log: o.Log, Fatal: o.Fatal,
+			Observer: n.metrics, Log: o.Log, Fatal: o.Fatal, LogWrites: &n.logWrites,
 		})
 	}
 	var err error

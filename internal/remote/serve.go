@@ -18,8 +18,8 @@ type Server struct {
 	SystemLog *shard.Replica
 	// Shards are this node's replicas of the data shards by id.
 	Shards map[uint64]*shard.Data
-	// Leaving, if not nil, reports that the node is about to stop: it takes over no
-	// leadership.
+	// Leaving, if not nil, reports that the node is about to stop or can't write: it takes
+	// over no leadership.
 	Leaving func() bool
 }
 
