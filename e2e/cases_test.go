@@ -47,6 +47,8 @@ func TestCasesTable(t *testing.T) {
 	}
 	row := regexp.MustCompile(`(?m)^\| ([A-Z]\d\d) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$`)
 	endToEnd := regexp.MustCompile("`e2e(/cluster)?\\.Test")
+	// Tests of whole nodes in one process run with several layouts where that matters.
+	whole := regexp.MustCompile("`(e2e(/cluster)?|internal/node)\\.Test")
 	named := regexp.MustCompile("`([a-z0-9/]+)\\.(Test\\w+)`")
 	tests := make(map[string]map[string]bool)
 	seen := make(map[string]bool)
@@ -69,10 +71,10 @@ func TestCasesTable(t *testing.T) {
 		if len(refs) != strings.Count(test, "`")/2 {
 			t.Errorf("%s: %s is not a list of tests", id, test)
 		}
-		if strings.Contains(shards, "4") != endToEnd.MatchString(test) && !strings.HasPrefix(test, "waits for ") {
+		waits, four := strings.HasPrefix(test, "waits for "), strings.Contains(shards, "4")
+		if !waits && (four && !whole.MatchString(test) || !four && endToEnd.MatchString(test)) {
 			t.Errorf("%s: %s shards, although end-to-end tests run with 1 and 4", id, shards)
 		}
-		waits := strings.HasPrefix(test, "waits for ")
 		switch {
 		case waits != (shards == "-"):
 			t.Errorf("%s: %s shards and %q", id, shards, test)
