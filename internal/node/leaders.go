@@ -77,18 +77,7 @@ func (n *Node) openLeaders() router.Leaders {
 func (l *leaderships) start() {
 	var ctx context.Context
 	ctx, l.stop = context.WithCancel(context.Background())
-	l.wg.Go(func() {
-		t := time.NewTicker(spreadEvery)
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
-				l.spread(ctx)
-			}
-		}
-	})
+	l.wg.Go(func() { every(ctx, spreadEvery, func() { l.spread(ctx) }) })
 }
 
 func (l *leaderships) close() {

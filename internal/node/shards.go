@@ -98,17 +98,10 @@ func (n *Node) sayWaiting(ctx context.Context) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		t := time.NewTicker(sayEvery)
-		defer t.Stop()
-		for {
-			select {
-			case <-t.C:
-				n.log.Warn("waiting for a quorum of the cluster's nodes",
-					slog.Int("nodes", len(n.roster.first)), slog.Any("unreached", n.unreached()))
-			case <-ctx.Done():
-				return
-			}
-		}
+		every(ctx, sayEvery, func() {
+			n.log.Warn("waiting for a quorum of the cluster's nodes",
+				slog.Int("nodes", len(n.roster.first)), slog.Any("unreached", n.unreached()))
+		})
 	}()
 	return func() {
 		cancel()

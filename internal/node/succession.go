@@ -76,7 +76,7 @@ func (s *succession) start(replicas []candidate) {
 	s.mu.Unlock()
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
-	s.wg.Go(func() { s.count(ctx) })
+	s.wg.Go(func() { every(ctx, s.beat, s.count) })
 	for _, r := range replicas {
 		s.wg.Go(func() { s.follow(ctx, r) })
 	}
@@ -91,18 +91,10 @@ func (s *succession) close() {
 	s.replicas = nil
 }
 
-func (s *succession) count(ctx context.Context) {
-	t := time.NewTicker(s.beat)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-		for _, n := range s.unheard {
-			n.Add(1)
-		}
+// count counts one heartbeat.
+func (s *succession) count() {
+	for _, n := range s.unheard {
+		n.Add(1)
 	}
 }
 

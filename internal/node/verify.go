@@ -82,11 +82,11 @@ func (v *verifier) start(c *config.Config) {
 	var ctx context.Context
 	ctx, v.stop = context.WithCancel(context.Background())
 	if c.CorruptCheckTime > 0 {
-		v.every(ctx, c.CorruptCheckTime, func() { v.check(ctx) })
+		v.whileLeading(ctx, c.CorruptCheckTime, func() { v.check(ctx) })
 	}
 	if c.CompactHashCheck && c.CompactHashCheckTime > 0 {
 		checked := int64(0)
-		v.every(ctx, c.CompactHashCheckTime, func() {
+		v.whileLeading(ctx, c.CompactHashCheckTime, func() {
 			if compacted := v.compacted(); compacted > checked && v.check(ctx) {
 				checked = compacted
 			}
@@ -94,21 +94,14 @@ func (v *verifier) start(c *config.Config) {
 	}
 }
 
-// every calls fn over and over, while this node leads.
-func (v *verifier) every(ctx context.Context, interval time.Duration, fn func()) {
+// whileLeading calls fn over and over, while this node leads.
+func (v *verifier) whileLeading(ctx context.Context, interval time.Duration, fn func()) {
 	v.wg.Go(func() {
-		t := time.NewTicker(interval)
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
-				if v.leads() {
-					fn()
-				}
+		every(ctx, interval, func() {
+			if v.leads() {
+				fn()
 			}
-		}
+		})
 	})
 }
 
