@@ -49,7 +49,7 @@ func (n *Node) openShards(ctx context.Context, o *Options) error {
 		}
 	}
 	if n.mesh != nil {
-		n.answerCalls(remote.Server{System: n.cluster.Here(), SystemLog: n.cluster.Replica(), Shards: n.shards, Leaving: n.unfit})
+		n.answerCalls(remote.Server{System: n.cluster.Here(), SystemLog: n.cluster.Replica(), Shards: n.shards, Unfit: n.unfit})
 	}
 	return n.bearShards(ctx, state)
 }

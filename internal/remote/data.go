@@ -47,15 +47,10 @@ var _ router.Leaders = (*Leaders)(nil)
 // Applied returns the index of the log up to which a node has applied a shard. A
 // node that answers is there to take over its leadership.
 func (l *Leaders) Applied(ctx context.Context, node, shardID uint64) (index uint64, err error) {
-	answer, err := l.Mesh.Call(ctx, node, binary.AppendUvarint([]byte{methodApplied}, shardID))
+	r, err := l.ask(ctx, node, binary.AppendUvarint([]byte{methodApplied}, shardID))
 	if err != nil {
 		return 0, err
 	}
-	result, err := open(answer)
-	if err != nil {
-		return 0, err
-	}
-	r := reader{rest: result}
 	index = r.uvarint()
 	return index, r.done()
 }
@@ -63,17 +58,22 @@ func (l *Leaders) Applied(ctx context.Context, node, shardID uint64) (index uint
 // Fingerprint hashes a shard as another node's replica holds it.
 func (l *Leaders) Fingerprint(ctx context.Context, node, shardID uint64, rev, floor int64) (f shard.Fingerprint, err error) {
 	request := binary.AppendUvarint([]byte{methodFingerprint}, shardID)
-	answer, err := l.Mesh.Call(ctx, node, binary.AppendVarint(binary.AppendVarint(request, rev), floor))
+	r, err := l.ask(ctx, node, binary.AppendVarint(binary.AppendVarint(request, rev), floor))
 	if err != nil {
 		return f, err
 	}
-	result, err := open(answer)
-	if err != nil {
-		return f, err
-	}
-	r := reader{rest: result}
 	f = shard.Fingerprint{Rev: r.varint(), Floor: r.varint(), Sum: uint32(r.uvarint())}
 	return f, r.done()
+}
+
+// ask makes a call of a node, whoever leads.
+func (l *Leaders) ask(ctx context.Context, node uint64, request []byte) (reader, error) {
+	answer, err := l.Mesh.Call(ctx, node, request)
+	if err != nil {
+		return reader{}, err
+	}
+	result, err := open(answer)
+	return reader{rest: result}, err
 }
 
 // Leader returns the leader of a shard on another node as this node's replica knows

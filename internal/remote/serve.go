@@ -18,9 +18,9 @@ type Server struct {
 	SystemLog *shard.Replica
 	// Shards are this node's replicas of the data shards by id.
 	Shards map[uint64]*shard.Data
-	// Leaving, if not nil, reports that the node is about to stop or can't write: it takes
-	// over no leadership.
-	Leaving func() bool
+	// Unfit, if not nil, reports that the node takes over no leadership: it is about to stop
+	// or can't write.
+	Unfit func() bool
 }
 
 // Handle answers one call.
@@ -79,7 +79,7 @@ func (s *Server) applied(_ context.Context, _ byte, r *reader) ([]byte, error) {
 	switch {
 	case replica == nil:
 		return nil, shard.ErrNotLeader
-	case s.Leaving != nil && s.Leaving():
+	case s.Unfit != nil && s.Unfit():
 		return nil, shard.ErrStopped
 	}
 	return binary.AppendUvarint([]byte{codeOK}, replica.Applied()), nil
