@@ -31,9 +31,7 @@ type cluster struct {
 func newCluster(tb testing.TB, shards int, kinds []string, args ...string) *cluster {
 	tb.Helper()
 	c := layCluster(tb, shards, kinds, args...)
-	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
-	defer cancel()
-	c.must(c.Start(ctx))
+	c.must(c.Start(c.bound()))
 	return c
 }
 
@@ -197,9 +195,7 @@ func (c *cluster) all() *clientv3.Client {
 
 func (c *cluster) healthy() {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
-	defer cancel()
-	c.must(c.AwaitHealthy(ctx))
+	c.must(c.AwaitHealthy(c.bound()))
 }
 
 // leader returns a node that leads data shards, the most of them.
@@ -218,6 +214,14 @@ func (c *cluster) leader() int {
 	}
 	c.t.Fatal("no node leads a data shard")
 	return -1
+}
+
+// kept fails the test for each promise that a report says was broken.
+func kept(t *testing.T, r *faults.Report) {
+	t.Helper()
+	for _, v := range r.Violations() {
+		t.Error(v)
+	}
 }
 
 // onShards runs a test with one data shard and with four.

@@ -232,9 +232,7 @@ func TestDefragmentUnderLoad(t *testing.T) {
 		c.killWhileDefragmenting(2)
 		report := &faults.Report{}
 		c.must(faults.Compare(t.Context(), report, c.clients))
-		for _, v := range report.Violations() {
-			t.Error(v)
-		}
+		kept(t, report)
 		t.Logf("%d puts, the slowest took %v", l.puts.Load(), time.Duration(l.slowest.Load()))
 	})
 }

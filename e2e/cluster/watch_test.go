@@ -50,9 +50,7 @@ func TestWatchesSwitchNodesOverCrashes(t *testing.T) {
 		cancel()
 		running.Wait()
 		chains.Check(t.Context())
-		for _, v := range report.Violations() {
-			t.Error(v)
-		}
+		kept(t, report)
 		final, err := clients[0].Get(c.bound(), "", clientv3.WithPrefix())
 		c.must(err)
 		for i, f := range all {
