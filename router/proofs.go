@@ -4,14 +4,15 @@ import (
 	"context"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/share"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
 // proofs are what calls on this node ask the leader of a shard on another node together.
 // Where this node leads, the shard itself sees to that.
 type proofs struct {
-	confirm share[struct{}, struct{}]
-	promise share[promise, struct{}]
+	confirm share.Share[struct{}, struct{}]
+	promise share.Share[promise, struct{}]
 }
 
 // promise is what is asked of a leader: that nothing more comes up to a revision in some
@@ -23,9 +24,10 @@ type promise struct {
 
 func newProofs(r *Router, d *shard.Data) *proofs {
 	p := &proofs{}
-	p.confirm.join = func(_, q struct{}) struct{} { return q }
-	p.confirm.ask = func(ctx context.Context, _ struct{}) (none struct{}, err error) { return none, r.confirmOnce(ctx, d) }
-	p.promise.join = func(a, b promise) promise {
+	p.confirm.Go, p.promise.Go = r.running.run, r.running.run
+	p.confirm.Join = share.Same[struct{}]
+	p.confirm.Ask = func(ctx context.Context, _ struct{}) (none struct{}, err error) { return none, r.confirmOnce(ctx, d) }
+	p.promise.Join = func(a, b promise) promise {
 		a.rev = max(a.rev, b.rev)
 		if a.reads == nil || b.reads == nil {
 			a.reads = nil
@@ -35,7 +37,7 @@ func newProofs(r *Router, d *shard.Data) *proofs {
 		a.reads = append(a.reads[:len(a.reads):len(a.reads)], b.reads...)
 		return a
 	}
-	p.promise.ask = func(ctx context.Context, q promise) (none struct{}, err error) {
+	p.promise.Ask = func(ctx context.Context, q promise) (none struct{}, err error) {
 		return none, r.promisedOnce(ctx, d, q)
 	}
 	return p
@@ -57,7 +59,7 @@ func (r *Router) confirm(ctx context.Context, d *shard.Data) error {
 	}
 	ctx, cancel := r.bounded(ctx)
 	defer cancel()
-	_, err := p.confirm.get(ctx, r.shared, struct{}{})
+	_, err := p.confirm.Get(ctx, struct{}{})
 	return err
 }
 
@@ -78,7 +80,7 @@ func (r *Router) promised(ctx context.Context, d *shard.Data, rev int64, reads [
 	} else {
 		ctx, cancel := r.bounded(ctx)
 		defer cancel()
-		_, err = p.promise.get(ctx, r.shared, q)
+		_, err = p.promise.Get(ctx, q)
 	}
 	if err == nil && reads == nil {
 		d.Store().Resolve(rev)
@@ -96,5 +98,5 @@ func (r *Router) newestNumber(ctx context.Context) (shard.Block, error) {
 	if r.leaders == nil {
 		return r.order.Newest(ctx)
 	}
-	return r.newest.get(ctx, r.shared, struct{}{})
+	return r.newest.Get(ctx, struct{}{})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/share"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -63,9 +64,9 @@ type Router struct {
 	// proofs are what calls on this node ask the leaders of shards on other nodes together,
 	// by shard, and newest what they ask the oracle.
 	proofs map[uint64]*proofs
-	newest share[struct{}, shard.Block]
-	// shared is how long what calls share may run.
-	shared *lifetime
+	newest share.Share[struct{}, shard.Block]
+	// running is the lifetime of what the router does of its own.
+	running *lifetime
 	// given is the highest revision that clients have seen from this node.
 	given atomic.Int64
 }
@@ -75,8 +76,9 @@ func New(c Config) *Router {
 	r := &Router{
 		places: c.Map, order: c.Order, leaders: c.Leaders, directory: c.Directory, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
 	}
-	r.closer, r.shared = newCloser(r), newLifetime()
-	r.newest.join, r.newest.ask = func(_, q struct{}) struct{} { return q }, func(ctx context.Context, _ struct{}) (shard.Block, error) {
+	r.closer, r.running = newCloser(r), newLifetime()
+	r.newest.Go, r.newest.Join = r.running.run, share.Same[struct{}]
+	r.newest.Ask = func(ctx context.Context, _ struct{}) (shard.Block, error) {
 		ctx, cancel := r.bounded(ctx)
 		defer cancel()
 		return r.order.Newest(ctx)
@@ -91,10 +93,7 @@ func New(c Config) *Router {
 }
 
 // Close ends what the router does of its own. The shards are still there.
-func (r *Router) Close() {
-	r.closer.close()
-	r.shared.end()
-}
+func (r *Router) Close() { r.running.end() }
 
 // span returns the shard that owns all keys of s.
 func (r *Router) span(s keys.Span) (*shard.Data, error) {

@@ -5,29 +5,9 @@ import (
 	"time"
 )
 
-// maxRounds bounds the confirmations of one replica that run side by side. A
-// second one lets calls that come while the first waits for the log's fsync go
-// with the next step of Raft instead of the one after.
-const maxRounds = 2
-
 // confirmPause is how long a confirmation waits after dragonboat refused a read,
 // as it does until the first entry of a term has committed.
 const confirmPause = time.Millisecond
-
-// rounds are the confirmations under way.
-type rounds struct {
-	// running counts them.
-	running int
-	// next is the round that callers join until it starts.
-	next *round
-}
-
-// round is one confirmation and all who share it. They came before it started.
-type round struct {
-	done chan struct{}
-	// err is valid once done is closed.
-	err error
-}
 
 // Confirm proves that this replica leads its shard in a term that it serves, at
 // some moment between the call and the return: nobody else has acknowledged a
@@ -48,42 +28,30 @@ func (r *Replica) Confirm(ctx context.Context) error {
 		r.mu.Unlock()
 		return ErrNotLeader
 	}
-	if r.rounds.next == nil {
-		r.rounds.next = &round{done: make(chan struct{})}
-	}
-	mine := r.rounds.next
-	if r.rounds.running < maxRounds {
-		r.rounds.running++
-		r.wg.Add(1)
-		go r.confirmer()
-	}
 	r.mu.Unlock()
-	select {
-	case <-mine.done:
-		return mine.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	_, err := r.confirmations.Get(ctx, struct{}{})
+	return err
 }
 
-// confirmer runs rounds until nobody waits.
-func (r *Replica) confirmer() {
-	defer r.wg.Done()
-	for {
-		r.mu.Lock()
-		current, term := r.rounds.next, r.serving
-		if current == nil {
-			r.rounds.running--
-			r.mu.Unlock()
-			return
-		}
-		r.rounds.next = nil
-		r.mu.Unlock()
-		began := time.Now()
-		current.err = r.confirm(term)
-		r.observer.Confirmed(time.Since(began), current.err)
-		close(current.done)
+// confirmOnce is one confirmation, for all who share it. Two of them may run side by side:
+// calls that come while the first waits for the log's fsync go with the next step of Raft
+// instead of the one after.
+func (r *Replica) confirmOnce(context.Context, struct{}) (none struct{}, err error) {
+	began := time.Now()
+	err = r.confirm(r.Serving())
+	r.observer.Confirmed(time.Since(began), err)
+	return none, err
+}
+
+// goUntilClosed runs fn, unless the replica is closed.
+func (r *Replica) goUntilClosed(fn func(ctx context.Context)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return ErrStopped
 	}
+	r.wg.Go(func() { fn(r.ctx) })
+	return nil
 }
 
 // confirm proves leadership in the term with reads that start after the call.

@@ -20,6 +20,7 @@ import (
 	"github.com/lni/dragonboat/v4/raftio"
 	raftvfs "github.com/lni/vfs"
 
+	"github.com/latchkey-db/latchkey/internal/share"
 	"github.com/latchkey-db/latchkey/internal/walcheck"
 )
 
@@ -264,6 +265,7 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.over.renew(r.ctx)
+	r.confirmations.Join, r.confirmations.Ask, r.confirmations.Go = share.Same[struct{}], r.confirmOnce, r.goUntilClosed
 	if c.Bind != nil {
 		c.Bind(r)
 	}

@@ -8,6 +8,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/client"
+
+	"github.com/latchkey-db/latchkey/internal/share"
 )
 
 // Replica is this node's member of one shard: the road to its leader's log, the
@@ -37,6 +39,8 @@ type Replica struct {
 	// machineMu is held while the state changes and while it is replaced, so that
 	// nobody sees a half.
 	machineMu sync.Mutex
+	// confirmations are those of leadership under way.
+	confirmations share.Share[struct{}, struct{}]
 	// kick wakes the proposer.
 	kick chan struct{}
 	// ctx ends when the replica is closed.
@@ -92,8 +96,6 @@ type Replica struct {
 	// proposing is true while the proposer's goroutine runs, held while it proposes nothing
 	// new (handover.go).
 	proposing, held bool
-	// rounds are the confirmations of leadership under way.
-	rounds rounds
 	// progressed is closed when applied grows; nil while nobody waits for that.
 	progressed chan struct{}
 	// changed is closed, and replaced, when known, serving, applied.term or

@@ -39,9 +39,9 @@ var allowed = map[string][]string{
 
 	"api":       {"auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys"},
 	"lock":      {"router", "internal/invariant", "internal/keys"},
-	"router":    {"auth", "placement", "shard", "mvcc", "lease", "internal/invariant", "internal/keys"},
+	"router":    {"auth", "placement", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/share"},
 	"placement": {"auth", "shard", "internal/invariant", "internal/keys"},
-	"shard":     {"mvcc", "lease", "internal/invariant", "internal/keys", "internal/walcheck"},
+	"shard":     {"mvcc", "lease", "internal/invariant", "internal/keys", "internal/share", "internal/walcheck"},
 	"auth":      {"internal/invariant", "internal/keys"},
 	"mvcc":      {"internal/invariant", "internal/keys"},
 	"lease":     {"internal/invariant", "internal/keys"},
@@ -55,6 +55,7 @@ var allowed = map[string][]string{
 	"internal/lint":      {},
 	"internal/peer":      {"internal/invariant", "internal/keys"},
 	"internal/remote":    {"auth", "internal/invariant", "internal/keys", "internal/peer", "lease", "mvcc", "placement", "router", "shard"},
+	"internal/share":     {},
 	"internal/sim":       {},
 	"internal/walcheck":  {"internal/invariant"},
 }

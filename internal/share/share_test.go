@@ -1,4 +1,4 @@
-package router
+package share
 
 import (
 	"context"
@@ -8,18 +8,44 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/latchkey-db/latchkey/shard"
 )
+
+var errOver = errors.New("over")
+
+// life runs attempts until it is over.
+type life struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+}
+
+func newLife() *life {
+	l := &life{}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	return l
+}
+
+func (l *life) run(fn func(ctx context.Context)) error {
+	if l.ctx.Err() != nil {
+		return context.Cause(l.ctx)
+	}
+	l.wg.Go(func() { fn(l.ctx) })
+	return nil
+}
+
+func (l *life) end() {
+	l.cancel(errOver)
+	l.wg.Wait()
+}
 
 // Every caller's question is asked, so after it came, and many share an attempt.
 func TestShareAnswersAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		life := newLifetime()
+		life := newLife()
 		defer life.end()
 		attempts := 0
 		var mu sync.Mutex
-		s := share[[]int, []int]{join: func(a, b []int) []int { return append(a, b...) }, ask: func(_ context.Context, q []int) ([]int, error) {
+		s := Share[[]int, []int]{Go: life.run, Join: func(a, b []int) []int { return append(a, b...) }, Ask: func(_ context.Context, q []int) ([]int, error) {
 			mu.Lock()
 			attempts++
 			mu.Unlock()
@@ -31,7 +57,7 @@ func TestShareAnswersAll(t *testing.T) {
 		for i := range calls {
 			time.Sleep(100 * time.Microsecond)
 			callers.Go(func() {
-				asked, err := s.get(t.Context(), life, []int{i})
+				asked, err := s.Get(t.Context(), []int{i})
 				if err != nil || !slices.Contains(asked, i) {
 					t.Errorf("call %d was answered by an attempt that asked for %v, %v", i, asked, err)
 				}
@@ -47,8 +73,8 @@ func TestShareAnswersAll(t *testing.T) {
 // A caller that gives up leaves the others alone, and an end reaches all.
 func TestShareEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		life := newLifetime()
-		s := share[int, int]{join: func(int, int) int { return 0 }, ask: func(ctx context.Context, _ int) (int, error) {
+		life := newLife()
+		s := Share[int, int]{Go: life.run, Join: Same[int], Ask: func(ctx context.Context, _ int) (int, error) {
 			<-ctx.Done()
 			return 0, context.Cause(ctx)
 		}}
@@ -61,14 +87,14 @@ func TestShareEnds(t *testing.T) {
 			if i == 1 {
 				ctx = short
 			}
-			callers.Go(func() { _, errs[i] = s.get(ctx, life, 0) })
+			callers.Go(func() { _, errs[i] = s.Get(ctx, 0) })
 			synctest.Wait()
 		}
 		time.Sleep(2 * time.Second)
 		life.end()
 		callers.Wait()
 		for i, err := range errs {
-			want := shard.ErrStopped
+			want := errOver
 			if i == 1 {
 				want = context.DeadlineExceeded
 			}
@@ -76,7 +102,7 @@ func TestShareEnds(t *testing.T) {
 				t.Errorf("caller %d: %v", i, err)
 			}
 		}
-		if _, err := s.get(t.Context(), life, 0); !errors.Is(err, shard.ErrStopped) {
+		if _, err := s.Get(t.Context(), 0); !errors.Is(err, errOver) {
 			t.Errorf("after the end: %v", err)
 		}
 	})
