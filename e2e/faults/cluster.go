@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -91,6 +92,13 @@ func New(o Options) (*Cluster, error) {
 	return c, nil
 }
 
+// Nodes listen on ports from firstPort to below endPort: above, systems take the ports of
+// outgoing connections, which would get in the way of a node that is started again.
+const (
+	firstPort = 20_000
+	endPort   = 32_000
+)
+
 func freeAddrs(n int) (addrs []string, err error) {
 	var held []net.Listener
 	defer func() {
@@ -98,9 +106,12 @@ func freeAddrs(n int) (addrs []string, err error) {
 			err = errors.Join(err, l.Close())
 		}
 	}()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+	for len(addrs) < n {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", firstPort+rand.IntN(endPort-firstPort)))
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
+			continue
+		case err != nil:
 			return nil, err
 		}
 		held = append(held, l)
