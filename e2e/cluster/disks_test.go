@@ -120,9 +120,18 @@ func writeSoon(ctx context.Context, t *testing.T, client *clientv3.Client, key s
 		if err == nil {
 			return
 		}
+		disarm(ctx, client, err)
 		if time.Now().After(deadline) {
 			t.Fatalf("put %s: %v", key, err)
 		}
+	}
+}
+
+// disarm lets clients write again if err says that a disk is nearly full. The alarm may
+// come before the log fails, and is raised again while it is not heeded.
+func disarm(ctx context.Context, client *clientv3.Client, err error) {
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		_, _ = client.AlarmDisarm(ctx, &clientv3.AlarmMember{}) // the next refusal tries again
 	}
 }
 
@@ -202,6 +211,7 @@ func (c *cluster) fillLogs(but int) (end func()) {
 			wg.Go(func() {
 				for ctx.Err() == nil {
 					if _, err := client.Put(ctx, key, value); err != nil {
+						disarm(ctx, client, err)
 						pause(ctx, 10*time.Millisecond)
 					}
 				}
