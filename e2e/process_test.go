@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/latchkey-db/latchkey/e2e/harness"
+	"github.com/latchkey-db/latchkey/internal/freeport"
 )
 
 // process is one server process and its data directory.
@@ -51,12 +51,11 @@ func newProcess(tb testing.TB, args ...string) *process {
 
 func freeAddr(tb testing.TB) string {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addrs, err := freeport.Addrs(1)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addrs[0]
 }
 
 // launch starts the process without waiting for it to serve.

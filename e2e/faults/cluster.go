@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/latchkey-db/latchkey/internal/freeport"
 )
 
 // Options say what a cluster is made of.
@@ -67,7 +67,7 @@ func New(o Options) (*Cluster, error) {
 			n.ns = o.Network.namespaces[i]
 			client, peer = o.Network.addr(i)+":2379", o.Network.addr(i)+":2380"
 		} else {
-			addrs, err := freeAddrs(2)
+			addrs, err := freeport.Addrs(2)
 			if err != nil {
 				return nil, err
 			}
@@ -90,34 +90,6 @@ func New(o Options) (*Cluster, error) {
 		n.args = append(n.args, "--initial-cluster", strings.Join(peers, ","))
 	}
 	return c, nil
-}
-
-// Nodes listen on ports from firstPort to below endPort: above, systems take the ports of
-// outgoing connections, which would get in the way of a node that is started again.
-const (
-	firstPort = 20_000
-	endPort   = 32_000
-)
-
-func freeAddrs(n int) (addrs []string, err error) {
-	var held []net.Listener
-	defer func() {
-		for _, l := range held {
-			err = errors.Join(err, l.Close())
-		}
-	}()
-	for len(addrs) < n {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", firstPort+rand.IntN(endPort-firstPort)))
-		switch {
-		case errors.Is(err, syscall.EADDRINUSE):
-			continue
-		case err != nil:
-			return nil, err
-		}
-		held = append(held, l)
-		addrs = append(addrs, l.Addr().String())
-	}
-	return addrs, nil
 }
 
 // Endpoints returns the addresses of the nodes for clients.

@@ -19,6 +19,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/internal/config"
+	"github.com/latchkey-db/latchkey/internal/freeport"
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
@@ -43,12 +44,11 @@ type cluster struct {
 func newCluster(t *testing.T, size int, flags ...string) *cluster {
 	t.Helper()
 	c := &cluster{t: t}
+	addrs, err := freeport.Addrs(size)
+	check(t, err)
 	var all []string
-	for i := range size {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		check(t, err)
-		m := &machine{name: fmt.Sprint("n", i), peers: l.Addr().String()}
-		check(t, l.Close())
+	for i, addr := range addrs {
+		m := &machine{name: fmt.Sprint("n", i), peers: addr}
 		m.wipe()
 		c.machines = append(c.machines, m)
 		all = append(all, m.name+"=http://"+m.peers)
