@@ -263,7 +263,11 @@ func TestSeveralShardsAnswerAsOne(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for range 4000 {
+		steps := 4000
+		if testing.Short() {
+			steps = 1000
+		}
+		for range steps {
 			switch n := w.IntN(40); {
 			case n < 10:
 				w.change()

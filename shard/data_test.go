@@ -209,7 +209,10 @@ func TestManyLeasesEndTogether(t *testing.T) {
 		c := newDataCluster(t, 1)
 		defer c.close()
 		nd, _ := c.leader(0)
-		const n = 5000
+		n := int64(5000)
+		if testing.Short() {
+			n = 1000
+		}
 		for id := int64(1); id <= n; id++ {
 			nd.grant(t, id, 600)
 			nd.put(t, fmt.Sprintf("k/%d", id), id)

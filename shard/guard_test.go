@@ -154,7 +154,11 @@ func TestConfirmedReadsOverTransfers(t *testing.T) {
 		c := newCluster(t, 3)
 		defer c.close()
 		c.leader(0)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		length := 5 * time.Second
+		if testing.Short() {
+			length = time.Second
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), length)
 		defer cancel()
 		var acked, confirmed, refused atomic.Uint64
 		var wg sync.WaitGroup

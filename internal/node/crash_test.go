@@ -31,30 +31,35 @@ type crashable struct {
 	node  *Node
 	// splits are the keys at which the node's keys are divided among shards.
 	splits [][]byte
+	// snapshots is how many entries lie between two snapshots; 0 is the default.
+	snapshots uint64
 }
 
 func (c *crashable) start() {
 	c.t.Helper()
-	c.node = startNode(c.t, c.state, c.raft, func(cfg *config.Config) { cfg.InitialSplits = c.splits })
+	c.node = startNode(c.t, c.state, c.raft, func(o *Options) {
+		o.Config.InitialSplits, o.SnapshotEntries, o.KeptEntries = c.splits, c.snapshots, c.snapshots/4
+	})
 }
 
-func startNode(t *testing.T, state vfs.FS, raft raftvfs.FS, change ...func(*config.Config)) *Node {
+func startNode(t *testing.T, state vfs.FS, raft raftvfs.FS, change ...func(*Options)) *Node {
 	t.Helper()
 	cfg, err := config.Parse([]string{"--data-dir", "/latchkey"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range change {
-		f(cfg)
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := Start(Options{
+	o := Options{
 		Config: cfg, StateFS: state, RaftFS: raft, Listeners: []net.Listener{l},
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
-	})
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	n, err := Start(o)
 	if err != nil {
 		t.Fatal(err)
 	}

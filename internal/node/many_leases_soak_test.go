@@ -15,7 +15,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/placement"
 )
@@ -26,8 +25,8 @@ func TestManyLeasesEndTogether(t *testing.T) {
 	const count, other, ttl = 100_000, 100_001, 90
 	const shared, late, delay = 500, time.Minute, 5 * time.Second
 	dir := t.TempDir()
-	n := startNode(t, vfs.Default, raftvfs.Default, func(cfg *config.Config) {
-		cfg.DataDir, cfg.InitialSplits = dir, [][]byte{[]byte("b"), []byte("c"), []byte("d")}
+	n := startNode(t, vfs.Default, raftvfs.Default, func(o *Options) {
+		o.Config.DataDir, o.Config.InitialSplits = dir, [][]byte{[]byte("b"), []byte("c"), []byte("d")}
 	})
 	c := &crashable{t: t, node: n}
 	defer c.stop()

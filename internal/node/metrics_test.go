@@ -92,7 +92,7 @@ type measuredNode struct {
 
 func newMeasuredNode(t *testing.T) *measuredNode {
 	t.Helper()
-	n := startNode(t, vfs.NewMem(), raftvfs.NewMem(), func(c *config.Config) { c.Metrics = config.ExtensiveMetrics })
+	n := startNode(t, vfs.NewMem(), raftvfs.NewMem(), func(o *Options) { o.Config.Metrics = config.ExtensiveMetrics })
 	conn, err := grpc.NewClient(n.Addrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

@@ -45,6 +45,8 @@ type Options struct {
 	// nil is the operating system's.
 	StateFS vfs.FS
 	RaftFS  raftvfs.FS
+	// SnapshotEntries and KeptEntries are shard.HostConfig's.
+	SnapshotEntries, KeptEntries uint64
 	// Listeners serve clients without TLS, and PeerListeners other nodes; nil opens those
 	// of the configuration.
 	Listeners, PeerListeners []net.Listener
@@ -313,6 +315,7 @@ func (n *Node) openHosts(o *Options) error {
 			DeploymentID: id.DeploymentID, LogShards: logs,
 			Tick: tick, HeartbeatTicks: 1, ElectionTicks: ticks,
 			DB: n.state, Syncer: syncer, StateFS: o.StateFS, TempDir: n.dir.Temp(), RaftFS: o.RaftFS,
+			SnapshotEntries: o.SnapshotEntries, KeptEntries: o.KeptEntries,
 			Observer: n.metrics, Log: o.Log, Fatal: o.Fatal, LogWrites: &n.logWrites,
 		})
 	}

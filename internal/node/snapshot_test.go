@@ -46,7 +46,7 @@ func TestStartFromSnapshot(t *testing.T) {
 	t.Logf("seed %d", seed)
 	c := &crashable{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)),
-		state: vfs.NewCrashableMem(), raft: raftvfs.NewStrictMem(),
+		state: vfs.NewCrashableMem(), raft: raftvfs.NewStrictMem(), snapshots: 2000,
 	}
 	c.start()
 	grant := func() int64 {
@@ -94,7 +94,7 @@ func TestStartFromSnapshot(t *testing.T) {
 // the snapshot's files and the number of keys.
 func (c *crashable) fillUntilSnapshot() ([]string, int64) {
 	c.t.Helper()
-	const step, abreast, most = 2000, 2, 100_000
+	const step, abreast, most = 500, 2, 10_000
 	dir := c.node.dir.Raft("data")
 	puts := int64(0)
 	put := func() {

@@ -113,7 +113,7 @@ func (d *door) freeze() (thaw func()) {
 }
 
 // testTimeout is long for machines that are busy; shortly is for tests that wait for it.
-const testTimeout = 5 * time.Second
+const testTimeout = 20 * time.Second
 
 func shortly(c *Config) { c.Timeout = 300 * time.Millisecond }
 
