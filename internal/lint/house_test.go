@@ -107,7 +107,7 @@ func sources(t *testing.T) []*source {
 }
 
 // rules are what every file is held against. Each returns its faults.
-var rules = []func(*source) []string{tooLong, goroutines, misspelt, clocks, statusErrors}
+var rules = []func(*source) []string{tooLong, goroutines, misspelt, clocks, wallClocks, statusErrors}
 
 // tooLong finds files that should be two.
 func tooLong(s *source) []string {
@@ -178,6 +178,48 @@ func clocks(s *source) []string {
 		return nil
 	}
 	return uses(s, "time", clockNames, "reads a clock with time.")
+}
+
+// wallFile alone knows the time of day: the tokens that it signs end at one.
+const wallFile = "auth/signed.go"
+
+// wallNames are methods of time.Time whose results hold no monotonic reading, wallMakers
+// functions of package time that return such times.
+var (
+	wallNames = map[string]bool{
+		"Unix": true, "UnixNano": true, "UnixMilli": true, "UnixMicro": true, "UTC": true, "Local": true, "In": true, "AddDate": true,
+	}
+	wallMakers = map[string]bool{
+		"Date": true, "Parse": true, "ParseInLocation": true, "Unix": true, "UnixMilli": true, "UnixMicro": true,
+	}
+)
+
+// wallClocks finds times that jump when the system's clock is set. What the others
+// compute with comes from time.Now and keeps its monotonic reading.
+func wallClocks(s *source) []string {
+	outside := strings.HasPrefix(s.name, "e2e/") || strings.HasPrefix(s.name, "bench/") || strings.HasPrefix(s.name, "tools/")
+	if s.test() || outside || s.name == wallFile {
+		return nil
+	}
+	faults := uses(s, "time", wallMakers, "needs the time of day with time.")
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		sel, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" {
+			return true
+		}
+		if wallNames[sel.Sel.Name] {
+			faults = append(faults, s.at(sel)+" needs the time of day with "+sel.Sel.Name)
+		}
+		return true
+	})
+	return faults
 }
 
 // statusFile alone makes gRPC status errors.
@@ -275,6 +317,9 @@ func TestRulesFindFaults(t *testing.T) {
 		{"lease/a.go", "package lease\nimport \"time\"\nvar x = time.Second\n", ""},
 		{"shard/apply_put.go", "package shard\nimport \"time\"\nvar x = time.Since\n", "shard/apply_put.go:3 reads a clock with time.Since"},
 		{"shard/leader.go", "package shard\nimport \"time\"\nvar x = time.Since\n", ""},
+		{"shard/a.go", "package shard\nimport \"time\"\nvar x = time.Now().UnixNano()\n", "shard/a.go:3 needs the time of day with UnixNano"},
+		{"shard/a.go", "package shard\nimport \"time\"\nvar x = time.Unix(1, 0)\n", "shard/a.go:3 needs the time of day with time.Unix"},
+		{"auth/signed.go", "package auth\nimport \"time\"\nvar x = time.Now().Unix()\n", ""},
 		{"api/errors.go", "package api\nimport \"google.golang.org/grpc/status\"\nvar x = status.New(1, \"\")\n", ""},
 		{
 			"api/kv.go", "package api\nimport \"google.golang.org/grpc/status\"\nvar x = status.Errorf\n",
