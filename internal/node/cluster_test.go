@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -175,6 +176,26 @@ func (c *cluster) holds(key, value string) {
 	}
 }
 
+// measures returns when, taken together, the nodes that run have measured what is named.
+func (c *cluster) measures(names []string) {
+	c.t.Helper()
+	until(c.t, fmt.Sprint("measures of ", names), func() bool {
+		moved := make(map[string]bool)
+		for _, m := range c.machines {
+			families, err := m.node.metrics.registry.Gather()
+			check(c.t, err)
+			for _, f := range families {
+				for _, v := range f.GetMetric() {
+					if v.GetCounter().GetValue()+float64(v.GetHistogram().GetSampleCount()) > 0 {
+						moved[f.GetName()] = true
+					}
+				}
+			}
+		}
+		return !slices.ContainsFunc(names, func(name string) bool { return !moved[name] })
+	})
+}
+
 func TestThreeNodes(t *testing.T) {
 	for _, splits := range []string{"", "g,n"} {
 		t.Run("splits="+splits, func(t *testing.T) {
@@ -203,12 +224,14 @@ func TestThreeNodes(t *testing.T) {
 					t.Errorf("%s clears %v, %v", m.name, found, err)
 				}
 			}
+			_, between, _ := listed(t)
 			for _, m := range c.machines {
 				c.stop(m)
 				c.put("a", "without "+m.name)
 				c.put("m", "without "+m.name)
 				c.start(m)
 				c.holds("a", "without "+m.name)
+				c.measures(between)
 			}
 			c.stop(c.machines...)
 			c.start(c.machines...)

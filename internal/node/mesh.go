@@ -161,6 +161,7 @@ func (n *Node) openMesh(o *Options) error {
 		},
 		Gone:    n.succession.lost,
 		TLS:     info.ClientConfig,
+		Traffic: newTraffic(n.metrics.registry),
 		Timeout: 2 * o.Config.ElectionTimeout, MaxFrame: maxPeerFrame(o.Config), Log: n.log,
 	})
 	for _, l := range listeners {

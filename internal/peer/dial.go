@@ -19,8 +19,9 @@ import (
 
 // channel is the caller's end of a stream that was let in.
 type channel struct {
-	stream grpc.ClientStream
-	conn   *grpc.ClientConn
+	traffic Traffic
+	stream  grpc.ClientStream
+	conn    *grpc.ClientConn
 	// ctx ends with the stream, for the cause given to cancel.
 	ctx    context.Context //nolint:containedctx // the stream's
 	cancel context.CancelCauseFunc
@@ -52,6 +53,7 @@ func (m *Mesh) open(ctx context.Context, g greeting) (*channel, error) {
 			return nil, errClosed
 		}
 	}
+	m.cfg.Traffic(g.To).SendFailed()
 	if nobody {
 		errs = fmt.Errorf("%w: %w", errNobody, errs)
 	}
@@ -76,7 +78,7 @@ func (m *Mesh) openAt(ctx context.Context, u string, g greeting, refused *atomic
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
-	ch := &channel{conn: conn, timeout: m.cfg.Timeout}
+	ch := &channel{traffic: m.cfg.Traffic(g.To), conn: conn, timeout: m.cfg.Timeout}
 	ch.ctx, ch.cancel = context.WithCancelCause(ctx)
 	ch.unhook = context.AfterFunc(m.ctx, func() { ch.cancel(errClosed) })
 	ch.silence = time.AfterFunc(m.cfg.Timeout, func() { ch.cancel(errSlow) })
@@ -161,6 +163,7 @@ func (ch *channel) receive() ([]byte, error) {
 			return nil, ch.cause(err)
 		}
 		ch.silence.Reset(ch.timeout)
+		ch.traffic.Received(len(b))
 		if len(b) > 0 {
 			return b, nil
 		}
@@ -170,8 +173,10 @@ func (ch *channel) receive() ([]byte, error) {
 // send hands a message to the stream, which keeps it. One goroutine at a time.
 func (ch *channel) send(b []byte) error {
 	if err := ch.stream.SendMsg(&b); err != nil {
+		ch.traffic.SendFailed()
 		return ch.cause(err)
 	}
+	ch.traffic.Sent(len(b))
 	return nil
 }
 
@@ -193,14 +198,19 @@ func (ch *channel) close() {
 
 // sender lets several goroutines send on the called side of a stream.
 type sender struct {
-	stream grpc.ServerStream
-	mu     sync.Mutex
+	traffic Traffic
+	stream  grpc.ServerStream
+	mu      sync.Mutex
 }
 
 func (s *sender) send(b []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stream.SendMsg(&b)
+	if err := s.stream.SendMsg(&b); err != nil {
+		return err
+	}
+	s.traffic.Sent(len(b))
+	return nil
 }
 
 // beat says every third of the timeout that this side lives, until ctx ends.

@@ -13,6 +13,7 @@
 // or says why not, and who it is itself, which the caller judges by the same rule.
 //
 // The side that was called says something every third of Config.Timeout. A caller that
-// hears nothing for the whole of it takes the stream for broken. A broken stream never
+// hears nothing for the whole of it takes the stream for broken. Pings on the stream of
+// calls measure how long the other side takes to answer. A broken stream never
 // sends anything twice: its calls end with ErrLost where their bytes were handed to it.
 package peer

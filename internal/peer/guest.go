@@ -34,7 +34,7 @@ func (m *Mesh) accept(stream grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	s := &sender{stream: stream}
+	s := &sender{traffic: m.cfg.Traffic(g.Node), stream: stream}
 	refusal := m.judge(g)
 	var serve func(context.Context, *greeting, *sender) error
 	if refusal == nil {
@@ -174,6 +174,7 @@ func (s *sender) receive(ctx context.Context, fn func([]byte) error) error {
 			var b []byte
 			err := s.stream.RecvMsg(&b)
 			if err == nil && ctx.Err() == nil {
+				s.traffic.Received(len(b))
 				err = fn(b)
 			}
 			if err != nil {
@@ -250,6 +251,9 @@ func (c *conversation) record(op byte, number uint64, body []byte) error {
 		if cancel := c.running[number]; cancel != nil {
 			cancel()
 		}
+		return nil
+	case op == opPing:
+		c.answerLocked(answer{number: number, op: opPong})
 		return nil
 	case op != opCall || c.running[number] != nil:
 		return errStream

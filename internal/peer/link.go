@@ -19,6 +19,9 @@ const (
 	opRefuse byte = 4
 	// opFail says that a call was carried out, and that there is no answer.
 	opFail byte = 5
+	// opPing asks for an opPong of the same number.
+	opPing byte = 6
+	opPong byte = 7
 )
 
 // recordBytes bounds what a record has beside its bytes.
@@ -62,6 +65,10 @@ type link struct {
 	// canceled are numbers of calls that nobody waits for any more.
 	canceled []uint64
 	number   uint64
+	// pinged is when the last ping was handed to the stream that is up; zero where its
+	// answer has come. pingDue says that one is to be sent.
+	pinged  time.Time
+	pingDue bool
 }
 
 func newLink(m *Mesh, node uint64) *link {
@@ -180,12 +187,16 @@ func (l *link) lose() {
 	}
 	clear(l.sent)
 	l.canceled, l.talking = nil, false
+	l.pinged, l.pingDue = time.Time{}, false
 }
 
 // converse sends calls and takes answers until the stream breaks.
 func (l *link) converse(ch *channel) error {
 	var sending sync.WaitGroup
 	sending.Go(func() {
+		pings := time.NewTicker(pingInterval)
+		defer pings.Stop()
+		l.ping()
 		for {
 			for b := l.batch(); b != nil; b = l.batch() {
 				if err := ch.send(b); err != nil {
@@ -195,6 +206,8 @@ func (l *link) converse(ch *channel) error {
 			}
 			select {
 			case <-l.kick:
+			case <-pings.C:
+				l.ping()
 			case <-ch.ctx.Done():
 				return
 			}
@@ -223,6 +236,10 @@ func (l *link) batch() []byte {
 		b = binary.AppendUvarint(append(b, opCancel), n)
 	}
 	l.canceled = l.canceled[:0]
+	if l.pingDue {
+		b = append(b, opPing, 0)
+		l.pinged, l.pingDue = time.Now(), false
+	}
 	taken := 0
 	for _, c := range l.queue {
 		if len(b) > 0 && len(b)+len(c.request)+recordBytes > min(batchBytes, l.m.cfg.MaxFrame) {
@@ -241,6 +258,23 @@ func (l *link) batch() []byte {
 	return b
 }
 
+// ping has a ping sent, unless the last one is still unanswered.
+func (l *link) ping() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pingDue = l.pinged.IsZero()
+}
+
+// pong tells how long the answer to a ping took.
+func (l *link) pong() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.pinged.IsZero() {
+		l.m.cfg.Traffic(l.node).RoundTrip(time.Since(l.pinged))
+	}
+	l.pinged = time.Time{}
+}
+
 // take hands the answers in a message to those who wait for them.
 func (l *link) take(message []byte) error {
 	return eachRecord(message, func(op byte, number uint64, body []byte) error {
@@ -250,6 +284,9 @@ func (l *link) take(message []byte) error {
 			o.answer = body
 		case opRefuse:
 			o.err = ErrUnsent
+		case opPong:
+			l.pong()
+			return nil
 		case opFail:
 			o.err = fmt.Errorf("%w: its answer is too large", ErrLost)
 		default:

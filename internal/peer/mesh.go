@@ -42,6 +42,8 @@ type Config struct {
 	MaxFrame, MaxQueued int
 	// TLS is asked for each connection to a URL of https or unixs; nil refuses those.
 	TLS func() (*tls.Config, error)
+	// Traffic returns what is told of the traffic with a node; nil if nobody wants to know.
+	Traffic func(node uint64) Traffic
 	// Log receives what operators should see.
 	Log *slog.Logger
 }
@@ -105,6 +107,9 @@ func New(cfg Config) *Mesh {
 	}
 	if cfg.MaxQueued == 0 {
 		cfg.MaxQueued = defaultMaxQueued
+	}
+	if cfg.Traffic == nil {
+		cfg.Traffic = func(uint64) Traffic { return uncounted{} }
 	}
 	m := &Mesh{cfg: cfg, links: make(map[uint64]*link), wires: make(map[string]*Wire), guests: make(map[uint64]*guests)}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
