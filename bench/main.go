@@ -103,34 +103,45 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			_ = c.Close()
 		}
 	}()
+	do, err := works[o.work](ctx, o, conns)
+	if err != nil {
+		return err
+	}
 	m := &meter{}
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, o.warmup+o.duration)
 	defer cancel()
-	time.AfterFunc(o.warmup, m.start)
-	if err := works[o.work](ctx, o, conns, m); err != nil && ctx.Err() == nil {
+	time.AfterFunc(o.warmup, func() {
+		m.start()
+		// Whoever measures the servers begins now, too. The report tells if nobody can be told.
+		_, _ = fmt.Fprintln(out, "measuring")
+	})
+	if err := do(ctx, m); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return m.report(out, o, min(time.Since(begin)-o.warmup, o.duration))
 }
 
-// each runs fn once for every client, side by side, until the first error.
-func each(ctx context.Context, o options, conns []*clientv3.Client, fn func(ctx context.Context, i int, c *clientv3.Client) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg sync.WaitGroup
-	for i := range o.clients {
-		wg.Go(func() {
-			if err := fn(ctx, i, conns[i%len(conns)]); err != nil && !ended(err) {
-				cancel(err)
-			}
-		})
+// each returns the work of running fn once for every client, side by side, until the
+// first error.
+func each(o options, conns []*clientv3.Client, fn func(ctx context.Context, i int, c *clientv3.Client, m *meter) error) work {
+	return func(ctx context.Context, m *meter) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		var wg sync.WaitGroup
+		for i := range o.clients {
+			wg.Go(func() {
+				if err := fn(ctx, i, conns[i%len(conns)], m); err != nil && !ended(err) {
+					cancel(err)
+				}
+			})
+		}
+		wg.Wait()
+		if err := context.Cause(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		return nil
 	}
-	wg.Wait()
-	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	return nil
 }
 
 // ended reports whether an operation failed because the time was over. gRPC keeps

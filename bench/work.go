@@ -15,8 +15,14 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
+// prepare does what a kind of work needs beforehand, and returns the work.
+type prepare func(context.Context, options, []*clientv3.Client) (work, error)
+
+// work is done until ctx ends.
+type work func(ctx context.Context, m *meter) error
+
 // works are the kinds of work by name.
-var works = map[string]func(context.Context, options, []*clientv3.Client, *meter) error{
+var works = map[string]prepare{
 	"put":       put,
 	"get":       get,
 	"lock":      lock,
@@ -46,13 +52,13 @@ func value(size int) string {
 	return string(b)
 }
 
-func put(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
+func put(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
 	name, err := naming()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	v := value(o.valueSize)
-	return each(ctx, o, conns, func(ctx context.Context, i int, c *clientv3.Client) error {
+	return each(o, conns, func(ctx context.Context, i int, c *clientv3.Client, m *meter) error {
 		for n := 0; ctx.Err() == nil; n++ {
 			start := time.Now()
 			if _, err := c.Put(ctx, name(i, fmt.Sprintf("%d/%d", i, n%1000)), v); err != nil {
@@ -61,16 +67,17 @@ func put(ctx context.Context, o options, conns []*clientv3.Client, m *meter) err
 			m.add(start)
 		}
 		return nil
-	})
+	}), nil
 }
 
-func get(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
+// get writes the keys before.
+func get(ctx context.Context, o options, conns []*clientv3.Client) (work, error) {
 	name, err := naming()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	v := value(o.valueSize)
-	err = each(ctx, o, conns, func(ctx context.Context, i int, c *clientv3.Client) error {
+	write := each(o, conns, func(ctx context.Context, i int, c *clientv3.Client, _ *meter) error {
 		for k := i; k < o.keys; k += o.clients {
 			if _, err := c.Put(ctx, name(k, strconv.Itoa(k)), v); err != nil {
 				return err
@@ -78,10 +85,10 @@ func get(ctx context.Context, o options, conns []*clientv3.Client, m *meter) err
 		}
 		return nil
 	})
-	if err != nil {
-		return err
+	if err := write(ctx, nil); err != nil {
+		return nil, err
 	}
-	return each(ctx, o, conns, func(ctx context.Context, _ int, c *clientv3.Client) error {
+	return each(o, conns, func(ctx context.Context, _ int, c *clientv3.Client, m *meter) error {
 		for ctx.Err() == nil {
 			k := mrand.IntN(o.keys)
 			start := time.Now()
@@ -91,12 +98,12 @@ func get(ctx context.Context, o options, conns []*clientv3.Client, m *meter) err
 			m.add(start)
 		}
 		return nil
-	})
+	}), nil
 }
 
 // lockCycles locks and unlocks the lock that of names for a client.
-func lockCycles(ctx context.Context, o options, conns []*clientv3.Client, m *meter, of func(client int) string) error {
-	return each(ctx, o, conns, func(ctx context.Context, i int, c *clientv3.Client) error {
+func lockCycles(o options, conns []*clientv3.Client, of func(client int) string) work {
+	return each(o, conns, func(ctx context.Context, i int, c *clientv3.Client, m *meter) error {
 		s, err := concurrency.NewSession(c, concurrency.WithTTL(60), concurrency.WithContext(ctx))
 		if err != nil {
 			return err
@@ -116,24 +123,24 @@ func lockCycles(ctx context.Context, o options, conns []*clientv3.Client, m *met
 	})
 }
 
-func lock(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
+func lock(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
 	name, err := naming()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return lockCycles(ctx, o, conns, m, func(client int) string { return name(client, strconv.Itoa(client)) })
+	return lockCycles(o, conns, func(client int) string { return name(client, strconv.Itoa(client)) }), nil
 }
 
-func contend(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
+func contend(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
 	name, err := naming()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return lockCycles(ctx, o, conns, m, func(int) string { return name(0, "one") })
+	return lockCycles(o, conns, func(int) string { return name(0, "one") }), nil
 }
 
-func keepalive(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
-	return each(ctx, o, conns, func(ctx context.Context, _ int, c *clientv3.Client) error {
+func keepalive(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
+	return each(o, conns, func(ctx context.Context, _ int, c *clientv3.Client, m *meter) error {
 		l, err := c.Grant(ctx, 60)
 		if err != nil {
 			return err
@@ -146,16 +153,19 @@ func keepalive(ctx context.Context, o options, conns []*clientv3.Client, m *mete
 			m.add(start)
 		}
 		return nil
-	})
+	}), nil
 }
 
 // fanout measures with the writer's clock: it sends the time in the value.
-func fanout(ctx context.Context, o options, conns []*clientv3.Client, m *meter) error {
+func fanout(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
 	name, err := naming()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	key := name(0, "key")
+	return func(ctx context.Context, m *meter) error { return fan(ctx, o, conns, m, name(0, "key")) }, nil
+}
+
+func fan(ctx context.Context, o options, conns []*clientv3.Client, m *meter, key string) error {
 	var ready sync.WaitGroup
 	ready.Add(o.clients)
 	begin := time.Now()
@@ -170,7 +180,7 @@ func fanout(ctx context.Context, o options, conns []*clientv3.Client, m *meter) 
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- writer() }()
-	err = each(ctx, o, conns, func(ctx context.Context, _ int, c *clientv3.Client) error {
+	watch := each(o, conns, func(ctx context.Context, _ int, c *clientv3.Client, m *meter) error {
 		events := c.Watch(ctx, key, clientv3.WithCreatedNotify())
 		for r := range events {
 			if r.Created {
@@ -186,6 +196,7 @@ func fanout(ctx context.Context, o options, conns []*clientv3.Client, m *meter) 
 		}
 		return nil
 	})
+	err := watch(ctx, m)
 	if werr := <-failed; err == nil && ctx.Err() == nil {
 		err = werr
 	}

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"regexp"
@@ -96,23 +99,27 @@ func (r running) work(ctx context.Context, o options, driver, work string, add f
 	const warmup = time.Second
 	cmd := exec.CommandContext(ctx, driver, "-endpoints", strings.Join(r.Endpoints(), ","), "-work", work,
 		"-clients", strconv.Itoa(o.clients), "-conns", strconv.Itoa(8*len(r.Nodes)), "-for", o.duration.String(), "-warmup", warmup.String())
-	before, err := r.cpu()
+	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
 	}
-	synced, err := r.syncs(ctx)
+	var complaint bytes.Buffer
+	cmd.Stderr = &complaint
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	text, began, err := r.follow(ctx, cmd.Process.Pid, out)
+	if failed := cmd.Wait(); failed != nil {
+		return fmt.Errorf("%w: %s", failed, complaint.Bytes())
+	}
 	if err != nil {
 		return err
 	}
-	text, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, text)
-	}
-	after, err := r.cpu()
+	ended, err := r.used(ctx)
 	if err != nil {
 		return err
 	}
-	m := report.FindStringSubmatch(string(text))
+	m := report.FindStringSubmatch(text)
 	if m == nil {
 		return fmt.Errorf("bench printed %q", text)
 	}
@@ -128,19 +135,44 @@ func (r running) work(ctx context.Context, o options, driver, work string, add f
 		}
 		add(metric, d.Seconds()*1000)
 	}
-	// The warm-up is not counted by bench, but used CPU too.
-	ops := rate * (o.duration + warmup).Seconds()
-	add("server CPU, us/op", float64((after-before).Microseconds())/ops)
-	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
-	add("client CPU, us/op", float64(used.Microseconds())/ops)
-	syncs, err := r.syncs(ctx)
-	if err != nil {
-		return err
-	}
-	add("log fsyncs/op", (syncs-synced)/ops)
+	ops := rate * o.duration.Seconds()
+	add("server CPU, us/op", float64((ended.servers-began.servers).Microseconds())/ops)
+	clients := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() - began.clients
+	add("client CPU, us/op", float64(clients.Microseconds())/ops)
+	add("log fsyncs/op", (ended.syncs-began.syncs)/ops)
 	rss, err := r.rss()
 	add("memory, MiB", rss/float64(len(r.Nodes)))
 	return err
+}
+
+// usage is what has been used up to a moment.
+type usage struct {
+	servers, clients time.Duration
+	syncs            float64
+}
+
+// used returns what the servers have used, and the given clients.
+func (r running) used(ctx context.Context, clients ...int) (u usage, err error) {
+	if u.servers, err = r.cpu(); err != nil {
+		return u, err
+	}
+	if u.clients, err = cpu(clients...); err != nil {
+		return u, err
+	}
+	u.syncs, err = r.syncs(ctx)
+	return u, err
+}
+
+// follow reads what bench, which is process pid, prints, and returns it with what was
+// used up to when bench began to measure.
+func (r running) follow(ctx context.Context, pid int, out io.Reader) (text string, began usage, err error) {
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if text = lines.Text(); text == "measuring" && err == nil {
+			began, err = r.used(ctx, pid)
+		}
+	}
+	return text, began, errors.Join(err, lines.Err())
 }
 
 // syncs returns how often the nodes have written their Raft logs and made them durable.
@@ -155,13 +187,22 @@ func (r running) syncs(ctx context.Context) (sum float64, err error) {
 	return sum, nil
 }
 
-// cpu returns the CPU time that the processes have used.
+// cpu returns the CPU time that the servers have used.
 func (r running) cpu() (time.Duration, error) {
+	pids := make([]int, 0, len(r.Nodes))
+	for _, n := range r.Nodes {
+		pids = append(pids, n.PID())
+	}
+	return cpu(pids...)
+}
+
+// cpu returns the CPU time that processes have used.
+func cpu(pids ...int) (time.Duration, error) {
 	// Linux counts in hundredths of a second.
 	const tick = 10 * time.Millisecond
 	var sum time.Duration
-	for _, p := range r.Nodes {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			return 0, err
 		}
