@@ -27,6 +27,11 @@ const headerTimeout = 5 * time.Minute
 // pipeBytes is how much a connection in the process buffers in each direction.
 const pipeBytes = 64 << 10
 
+// streamWorkers is how many goroutines wait for calls of gRPC clients, so that their stacks
+// have grown already: what a call needs is far more than a new goroutine has, and to
+// copy it takes longer than many a call. Calls beyond get goroutines of their own.
+const streamWorkers = 256
+
 // Server serves the API on any number of listeners.
 type Server struct {
 	config Config
@@ -102,7 +107,7 @@ func NewServer(c Config) (*Server, error) {
 		return nil, err
 	}
 	services := s.services()
-	s.grpc = grpc.NewServer(s.options(metrics, codec, s.config.MaxConcurrentStreams)...)
+	s.grpc = grpc.NewServer(append(s.options(metrics, codec, s.config.MaxConcurrentStreams), grpc.NumStreamWorkers(streamWorkers))...)
 	services.register(s.grpc)
 	metrics.InitializeMetrics(s.grpc)
 	// All clients of the gateway share one connection, which no client's bound may
