@@ -16,12 +16,17 @@ type need struct {
 	name string
 	// programs are those that must be there, devices what must be possible to open.
 	programs, devices []string
+	// try, if not nil, fails where the kernel lacks it.
+	try func() error
 }
 
 var (
 	links  = &need{name: "network namespaces", programs: []string{"ip", "nsenter"}}
 	filter = &need{name: "nftables", programs: []string{"nft"}}
-	loops  = &need{
+	shaper = &need{name: "queues of limited rate", programs: []string{"tc", "unshare"}, try: func() error {
+		return command("unshare", append([]string{"-n", "tc", "qdisc", "replace", "dev", "lo"}, queue(minRate, longestQueue)...)...)
+	}}
+	loops = &need{
 		name: "loop devices", programs: []string{"mkfs.ext4", "mount", "umount", "fsfreeze", "fallocate"},
 		devices: []string{"/dev/loop-control"},
 	}
@@ -44,6 +49,11 @@ func (n *need) missing() string {
 			return d
 		}
 		_ = f.Close() // nothing was written
+	}
+	if n.try != nil {
+		if err := n.try(); err != nil {
+			return "another kernel: " + err.Error()
+		}
 	}
 	return ""
 }

@@ -58,6 +58,9 @@ var faults = map[string]fault{
 	"loss": {[]*need{links, filter}, func(n *Nemesis, node int, rnd *rand.Rand) (func() error, error) {
 		return n.Gear.Network.Heal, n.Gear.Network.Lose(node, 5+rnd.IntN(26))
 	}},
+	"slow-link": {[]*need{links, shaper}, func(n *Nemesis, node int, rnd *rand.Rand) (func() error, error) {
+		return n.Gear.Network.Heal, n.Gear.Network.Slow(node, minRate+rnd.IntN(maxRate-minRate))
+	}},
 	"stuck-disk": {[]*need{loops}, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
 		return func() error { return n.Gear.Disks.Thaw(node) }, n.Gear.Disks.Freeze(node)
 	}},

@@ -11,14 +11,14 @@ import (
 
 // Network is a bridge with a network namespace for each node, made and removed by the
 // program that uses it, which must be root. Links between nodes can be cut, in one
-// direction or both, and lose packets; what was connected stays so.
+// direction or both, lose packets and be slow; what was connected stays so.
 type Network struct {
 	bridge     string
 	subnet     string
 	namespaces []string
 	cuts       map[[2]int]bool
-	// lossy are the nodes that lose packets.
-	lossy map[int]bool
+	// lossy are the nodes that lose packets, slow those whose links are.
+	lossy, slow map[int]bool
 }
 
 // mostNetworks is how many networks can be on a machine at a time.
@@ -64,7 +64,10 @@ func claim() (*Network, error) {
 	var err error
 	for i := range mostNetworks {
 		number := (os.Getpid() + i) % mostNetworks
-		n := &Network{bridge: fmt.Sprintf("lk%d", number), subnet: fmt.Sprintf("10.213.%d", number), cuts: make(map[[2]int]bool), lossy: make(map[int]bool)}
+		n := &Network{
+			bridge: fmt.Sprintf("lk%d", number), subnet: fmt.Sprintf("10.213.%d", number),
+			cuts: make(map[[2]int]bool), lossy: make(map[int]bool), slow: make(map[int]bool),
+		}
 		if err = ip("link", "add", n.bridge, "type", "bridge"); err == nil {
 			return n, nil
 		}
@@ -172,6 +175,29 @@ add rule inet %[1]s out oifname eth0 numgen random mod 100 < %[2]d drop
 	return nil
 }
 
+// What slow links carry, in bits per second, and how long bytes wait at most; those that
+// would wait longer are lost.
+const (
+	minRate, maxRate = 200_000, 5_000_000
+	longestQueue     = 500 * time.Millisecond
+)
+
+// queue returns tc's words for a queue that lets so many bits pass in a second.
+func queue(rate int, longest time.Duration) []string {
+	return []string{"root", "tbf", "rate", fmt.Sprintf("%dbit", rate), "burst", "3200", "latency", fmt.Sprintf("%dms", longest.Milliseconds())}
+}
+
+// Slow lets so many bits pass in a second from a node and as many to it, those of clients
+// too: what comes faster waits, and is lost after longestQueue.
+func (n *Network) Slow(node, rate int) error {
+	n.slow[node] = true
+	q := queue(rate, longestQueue)
+	return errors.Join(
+		command("tc", append([]string{"qdisc", "replace", "dev", n.link(node)}, q...)...),
+		command("tc", append([]string{"-n", n.namespaces[node], "qdisc", "replace", "dev", "eth0"}, q...)...),
+	)
+}
+
 // Heal mends all links.
 func (n *Network) Heal() error {
 	var errs []error
@@ -179,6 +205,11 @@ func (n *Network) Heal() error {
 		errs = append(errs, ip("netns", "exec", n.namespaces[node], "nft", "delete", "table", "inet", lossTable))
 	}
 	clear(n.lossy)
+	for node := range n.slow {
+		errs = append(errs, command("tc", "qdisc", "del", "dev", n.link(node), "root"),
+			command("tc", "-n", n.namespaces[node], "qdisc", "del", "dev", "eth0", "root"))
+	}
+	clear(n.slow)
 	for link := range n.cuts {
 		errs = append(errs, ip("-n", n.namespaces[link[0]], "route", "del", "blackhole", n.addr(link[1])+"/32"))
 	}
