@@ -178,13 +178,23 @@ func (r running) follow(ctx context.Context, pid int, out io.Reader) (text strin
 // syncs returns how often the nodes have written their Raft logs and made them durable.
 func (r running) syncs(ctx context.Context) (sum float64, err error) {
 	for _, n := range r.Nodes {
-		v, err := n.Metric(ctx, "etcd_disk_wal_fsync_duration_seconds_count")
+		v, err := patiently(func() (float64, error) { return n.Metric(ctx, "etcd_disk_wal_fsync_duration_seconds_count") })
 		if err != nil {
 			return 0, err
 		}
 		sum += v
 	}
 	return sum, nil
+}
+
+// patiently asks a node that is busy more often than once.
+func patiently(ask func() (float64, error)) (v float64, err error) {
+	for range 10 {
+		if v, err = ask(); !errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+	}
+	return v, err
 }
 
 // cpu returns the CPU time that the servers have used.
