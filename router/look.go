@@ -147,6 +147,13 @@ func (r *Router) lookOnce(ctx context.Context, reads []reading, f fresh) (*look,
 			return l, err
 		}
 	}
+	if len(reads) == 1 && f.rev == 0 {
+		now, err := r.newestOf(ctx, reads[0])
+		if err != nil {
+			return nil, err
+		}
+		return r.open(reads, now.Newest, now.Compacted)
+	}
 	now, err := r.newestNumber(ctx)
 	if err != nil {
 		return nil, err

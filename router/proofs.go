@@ -2,17 +2,21 @@ package router
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/share"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
-// proofs are what calls on this node ask the leader of a shard on another node together.
-// Where this node leads, the shard itself sees to that.
+// proofs are what calls on this node ask the leader of a shard together. Confirmations and
+// promises are shared where another node leads; else the shard itself sees to that.
 type proofs struct {
 	confirm share.Share[struct{}, struct{}]
 	promise share.Share[promise, struct{}]
+	// newest is shared wherever the leader is.
+	newest share.Share[spans, newest]
 }
 
 // promise is what is asked of a leader: that nothing more comes up to a revision in some
@@ -22,9 +26,24 @@ type promise struct {
 	reads []keys.Span
 }
 
+// spans are keys that calls read.
+type spans struct {
+	of []keys.Span
+	// joined says that no caller has them.
+	joined bool
+}
+
+// newest is that a replica of this node lacks nothing of some keys up to the oracle's
+// newest number.
+type newest struct {
+	now shard.Block
+	// begun is what remains for each call to wait for, nil where that was done for all.
+	begun *shard.Promised
+}
+
 func newProofs(r *Router, d *shard.Data) *proofs {
 	p := &proofs{}
-	p.confirm.Go, p.promise.Go = r.running.run, r.running.run
+	p.confirm.Go, p.promise.Go, p.newest.Go = r.running.run, r.running.run, r.running.run
 	p.confirm.Join = share.Same[struct{}]
 	p.confirm.Ask = func(ctx context.Context, _ struct{}) (none struct{}, err error) { return none, r.confirmOnce(ctx, d) }
 	p.promise.Join = func(a, b promise) promise {
@@ -40,6 +59,14 @@ func newProofs(r *Router, d *shard.Data) *proofs {
 	p.promise.Ask = func(ctx context.Context, q promise) (none struct{}, err error) {
 		return none, r.promisedOnce(ctx, d, q)
 	}
+	p.newest.Join = func(a, b spans) spans {
+		if !a.joined {
+			a = spans{slices.Clone(a.of), true}
+		}
+		a.of = append(a.of, b.of...)
+		return a
+	}
+	p.newest.Ask = func(ctx context.Context, q spans) (newest, error) { return r.newestOnce(ctx, d, q.of) }
 	return p
 }
 
@@ -99,4 +126,35 @@ func (r *Router) newestNumber(ctx context.Context) (shard.Block, error) {
 		return r.order.Newest(ctx)
 	}
 	return r.newest.Get(ctx, struct{}{})
+}
+
+// newestOf returns the oracle's newest number when this node's replica holds every change
+// up to it of what is read that there will ever be. Calls share the number and the proof.
+func (r *Router) newestOf(ctx context.Context, read reading) (shard.Block, error) {
+	n, err := r.proofs[read.d.Replica().ShardID()].newest.Get(ctx, spans{of: read.spans})
+	if err != nil || n.begun == nil {
+		return n.now, err
+	}
+	// Nobody waits for what only others read.
+	if _, err = n.begun.Of(ctx, read.spans); errors.Is(err, shard.ErrNotLeader) {
+		err = errLookAgain
+	}
+	return n.now, err
+}
+
+func (r *Router) newestOnce(ctx context.Context, d *shard.Data, reads []keys.Span) (n newest, err error) {
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
+	if n.now, err = r.newestNumber(ctx); err != nil {
+		return n, err
+	}
+	err = r.upTo(ctx, d, func(ctx context.Context, l Leader) (index uint64, err error) {
+		if here, ok := l.(*shard.Data); ok {
+			n.begun, err = here.BeginPromise(ctx, n.now.Newest)
+			return 0, err
+		}
+		n.begun = nil
+		return l.Promise(ctx, n.now.Newest, reads)
+	})
+	return n, err
 }

@@ -61,8 +61,8 @@ type Router struct {
 	compact func(ctx context.Context) error
 	// closer asks for what watches wait for.
 	closer *closer
-	// proofs are what calls on this node ask the leaders of shards on other nodes together,
-	// by shard, and newest what they ask the oracle.
+	// proofs are what calls on this node ask the leaders of shards together, by shard, and
+	// newest what they ask the oracle.
 	proofs map[uint64]*proofs
 	newest share.Share[struct{}, shard.Block]
 	// running is the lifetime of what the router does of its own.

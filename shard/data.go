@@ -209,6 +209,11 @@ func (d *Data) Promise(ctx context.Context, rev int64, reads []keys.Span) (index
 	return d.replica.Promise(ctx, rev, reads)
 }
 
+// BeginPromise is Replica.BeginPromise.
+func (d *Data) BeginPromise(ctx context.Context, rev int64) (*Promised, error) {
+	return d.replica.BeginPromise(ctx, rev)
+}
+
 // Confirm is Replica.Confirm. A replica that has applied the entry at index holds all
 // that was acknowledged before the call.
 func (d *Data) Confirm(ctx context.Context) (index uint64, err error) {

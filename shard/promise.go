@@ -23,23 +23,48 @@ import (
 //     leaders ask for their numbers later.
 //  5. What had its number before step 3 and may write the keys is waited for.
 func (r *Replica) Promise(ctx context.Context, rev int64, reads []keys.Span) (index uint64, err error) {
-	if err := r.awaitAsks(ctx); err != nil {
+	p, err := r.BeginPromise(ctx, rev)
+	if err != nil {
 		return 0, err
+	}
+	return p.Of(ctx, reads)
+}
+
+// Promised is what steps 1 to 4 of a promise have come to, which is the same for all
+// keys. Whoever came before they began may go on from there.
+type Promised struct {
+	r     *Replica
+	rev   int64
+	jumps uint64
+}
+
+// BeginPromise takes steps 1 to 4 of a promise up to rev.
+func (r *Replica) BeginPromise(ctx context.Context, rev int64) (*Promised, error) {
+	if err := r.awaitAsks(ctx); err != nil {
+		return nil, err
 	}
 	r.mu.Lock()
 	r.promised = max(r.promised, rev)
-	jumps := r.jumps
+	p := &Promised{r: r, rev: rev, jumps: r.jumps}
 	r.mu.Unlock()
 	if err := r.Confirm(ctx); err != nil {
-		return 0, err
+		return nil, err
 	}
+	return p, nil
+}
+
+// Of takes step 5 for the keys in reads, for all where it is nil. It may come as late as
+// it wants: what had its number before step 3 stays in sight until it has applied or
+// never will.
+func (p *Promised) Of(ctx context.Context, reads []keys.Span) (index uint64, err error) {
+	r := p.r
 	for {
 		r.mu.Lock()
-		if r.jumps != jumps {
+		if r.jumps != p.jumps {
 			r.mu.Unlock()
 			return 0, ErrNotLeader
 		}
-		gone := r.conflictLocked(rev, reads)
+		gone := r.conflictLocked(p.rev, reads)
 		index = r.applied.index
 		r.mu.Unlock()
 		if gone == nil {

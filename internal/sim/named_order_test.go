@@ -229,6 +229,62 @@ func TestPromiseOfAPart(t *testing.T) {
 	})
 }
 
+// Reads at a shard's leader share the number and the proof, and each waits only for what
+// is being written of its own keys.
+func TestReadWaitsForItsOwnKeys(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		c.place(placement.SystemShard, c.nodes[1])
+		var asks calls
+		c.setInterfere(func(k call) interference {
+			if k.name == "Ask" && k.count == 0 {
+				asks.next()
+			}
+			return interference{}
+		})
+		var held atomic.Bool
+		held.Store(true)
+		c.dropWhile(shardB, held.Load, func(_ link, m *raftpb.Message) bool {
+			return m.Type == raftpb.Replicate && len(m.Entries) > 0
+		})
+		put := c.node(1).putting(t.Context(), "b/x", "1")
+		time.Sleep(5 * time.Millisecond)
+		reads := make([]*later[*pb.RangeResponse], 100)
+		for i := range reads {
+			key := []byte{'b', '/', byte('x' + i%2)}
+			reads[i] = meanwhile(func() (*pb.RangeResponse, error) {
+				return c.node(1).router.Range(t.Context(), &pb.RangeRequest{Key: key})
+			})
+		}
+		for i := 1; i < len(reads); i += 2 {
+			if _, err := reads[i].wait(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := asks.made(); n > 4 {
+			t.Errorf("%d questions for %d reads", n, len(reads))
+		}
+		for i := 0; i < len(reads); i += 2 {
+			select {
+			case <-reads[i].done:
+				t.Fatal("a read of the key did not wait for the put")
+			default:
+			}
+		}
+		held.Store(false)
+		resp, err := put.wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(reads); i += 2 {
+			got, err := reads[i].wait()
+			if err != nil || len(got.Kvs) != 1 || got.Header.Revision < resp.Header.Revision {
+				t.Errorf("%v, %v behind a put at %d", got, err, resp.Header.Revision)
+			}
+		}
+	})
+}
+
 // An old leader of the system shard that nobody has told of its successor hands out no
 // numbers.
 func TestTwoOracles(t *testing.T) {
