@@ -24,9 +24,9 @@ const (
 	hitFrom = 200 * time.Millisecond
 )
 
-// lose runs a cluster, takes the node that leads away, and returns for how long clients
-// could not write.
-func (s server) lose(ctx context.Context, way, dir string) (o outcome, err error) {
+// lose runs a cluster, takes the node that leads away, and returns for how long so many
+// clients could not write.
+func (s server) lose(ctx context.Context, way, dir string, clients int) (o outcome, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return o, err
 	}
@@ -51,7 +51,7 @@ func (s server) lose(ctx context.Context, way, dir string) (o outcome, err error
 		o.longest, err = pass(ctx, c)
 		return o, err
 	}
-	writers, stop, err := s.write(ctx, c)
+	writers, stop, err := write(ctx, c, clients)
 	if err != nil {
 		return o, err
 	}
@@ -147,8 +147,8 @@ func (w *writer) longest() time.Duration {
 	return max(w.gap, time.Since(w.last))
 }
 
-// write starts a writer for each shard.
-func (s server) write(ctx context.Context, c *faults.Cluster) (writers []*writer, stop func() error, err error) {
+// write starts writers whose keys are spread evenly.
+func write(ctx context.Context, c *faults.Cluster, count int) (writers []*writer, stop func() error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	var clients []*clientv3.Client
@@ -161,7 +161,7 @@ func (s server) write(ctx context.Context, c *faults.Cluster) (writers []*writer
 		}
 		return errors.Join(errs...)
 	}
-	for i := range s.shards {
+	for i := range count {
 		client, err := faults.Dial(c.Endpoints()...)
 		if err != nil {
 			return nil, stop, errors.Join(err, stop())
@@ -169,7 +169,7 @@ func (s server) write(ctx context.Context, c *faults.Cluster) (writers []*writer
 		clients = append(clients, client)
 		w := &writer{last: time.Now()}
 		writers = append(writers, w)
-		key := string(rune('a'+i*26/s.shards)) + "/outage"
+		key := string(rune('a'+i*26/count)) + "/outage"
 		wg.Go(func() {
 			t := time.NewTicker(writeEvery)
 			defer t.Stop()
