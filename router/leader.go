@@ -58,6 +58,9 @@ func (r *Router) again(ctx context.Context, d *shard.Data, fn func(context.Conte
 		return d.Replica().AtLeader(ctx, func(ctx context.Context) error { return fn(ctx, d) })
 	}
 	return shard.Again(ctx, func(ctx context.Context) error {
+		if err := d.Replica().AwaitLeader(ctx); err != nil {
+			return err
+		}
 		if d.Replica().Serving() != 0 {
 			return fn(ctx, d)
 		}

@@ -195,14 +195,33 @@ func (r *Replica) progressLocked() {
 
 // AwaitServing waits until this replica serves as leader.
 func (r *Replica) AwaitServing(ctx context.Context) error {
+	return r.until(ctx, func() bool { return r.serving != 0 })
+}
+
+// AwaitLeader waits until this replica serves as leader, or knows another that may.
+func (r *Replica) AwaitLeader(ctx context.Context) error {
+	return r.until(ctx, func() bool {
+		return r.serving != 0 || r.known.ReplicaID != 0 && r.known.ReplicaID != r.replicaID && r.known.Term >= r.begun
+	})
+}
+
+// AwaitBegun waits while this replica has been elected and does not serve yet.
+func (r *Replica) AwaitBegun(ctx context.Context) error {
+	return r.until(ctx, func() bool {
+		return r.known.ReplicaID != r.replicaID || r.serving == r.known.Term || r.applied.term > r.known.Term
+	})
+}
+
+// until waits until a condition holds that r.mu protects and notifyLocked tells of.
+func (r *Replica) until(ctx context.Context, holds func() bool) error {
 	for {
 		r.mu.Lock()
-		serving, closed, changed := r.serving, r.closed, r.changed
+		ok, closed, changed := holds(), r.closed, r.changed
 		r.mu.Unlock()
 		switch {
 		case closed:
 			return ErrStopped
-		case serving != 0:
+		case ok:
 			return nil
 		}
 		select {

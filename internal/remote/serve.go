@@ -85,7 +85,8 @@ func (s *Server) applied(_ context.Context, _ byte, r *reader) ([]byte, error) {
 	return binary.AppendUvarint([]byte{codeOK}, replica.Applied()), nil
 }
 
-// data answers a call for a data shard.
+// data answers a call for a data shard. One that comes to a leader before it serves waits
+// for that: the caller would only ask again.
 func (s *Server) data(ctx context.Context, method byte, r *reader) ([]byte, error) {
 	d := s.Shards[r.uvarint()]
 	if d == nil {
@@ -98,6 +99,11 @@ func (s *Server) data(ctx context.Context, method byte, r *reader) ([]byte, erro
 	run := call(d, r)
 	if err := r.done(); err != nil {
 		return nil, err
+	}
+	if method != methodFingerprint {
+		if err := d.Replica().AwaitBegun(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return run(ctx, []byte{codeOK})
 }

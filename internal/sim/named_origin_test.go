@@ -8,7 +8,11 @@ import (
 	"testing"
 	"time"
 
+	raftpb "github.com/lni/dragonboat/v4/raftpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/router"
 )
 
 // counting has nodes 2 and 3 put keys on the shards of node 1 while disturb runs, and
@@ -100,6 +104,80 @@ func TestHandOverUnderWrites(t *testing.T) {
 			if err != nil {
 				c.tb.Errorf("shard %d was not handed over: %v", id, err)
 			}
+		}
+	})
+}
+
+// countedLeaders counts how often the leader of a shard is looked up.
+type countedLeaders struct {
+	router.Leaders
+	asked atomic.Int64
+}
+
+func (l *countedLeaders) Leader(shardID uint64) router.Leader {
+	l.asked.Add(1)
+	return l.Leaders.Leader(shardID)
+}
+
+// A call that finds no leader waits until there is one: many that asked again and again
+// would hold up the election.
+func TestCallsWaitForALeader(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t, p := c.tb, c.node(2)
+		leaders := &countedLeaders{Leaders: p.leaders()}
+		r := router.New(router.Config{
+			Map: p.cluster, Order: oracle{p}, Directory: p.cluster, Leaders: leaders, Shards: p.shards, Timeout: callTimeout,
+		})
+		defer r.Close()
+		c.net.sever(around(2)...)
+		for p.shards[shardA].Replica().Leader().ReplicaID != 0 {
+			time.Sleep(time.Millisecond)
+		}
+		put := meanwhile(func() (*pb.PutResponse, error) {
+			return r.Put(t.Context(), &pb.PutRequest{Key: []byte("a/1")})
+		})
+		time.Sleep(200 * time.Millisecond)
+		if asked := leaders.asked.Load(); asked > 5 {
+			t.Errorf("one put looked for a leader %d times while there was none", asked)
+		}
+		c.net.heal()
+		if _, err := put.wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A call that reaches a leader before it serves waits there.
+func TestCallsWaitUntilTheLeaderServes(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		var mute atomic.Bool
+		mute.Store(true)
+		c.dropWhile(shardA, mute.Load, func(_ link, m *raftpb.Message) bool { return m.Type == raftpb.ReplicateResp })
+		if err := c.node(1).shards[shardA].Replica().Transfer(2); err != nil {
+			t.Fatal(err)
+		}
+		for c.node(3).shards[shardA].Replica().Leader().ReplicaID != 2 {
+			time.Sleep(time.Millisecond)
+		}
+		var writes calls
+		c.setInterfere(func(k call) interference {
+			if k.name == "Write" && k.shard == shardA {
+				writes.next()
+			}
+			return interference{}
+		})
+		put := c.node(3).putting(t.Context(), "a/1", "v")
+		time.Sleep(50 * time.Millisecond)
+		if n := writes.made(); n != 1 {
+			t.Errorf("one put was sent %d times to a leader that does not serve yet", n)
+		}
+		mute.Store(false)
+		if _, err := put.wait(); err != nil {
+			t.Error(err)
+		}
+		if n := writes.made(); n != 1 {
+			t.Errorf("one put was sent %d times", n)
 		}
 	})
 }
