@@ -23,6 +23,10 @@ func counting(t *testing.T, disturb func(c *cluster)) {
 		t := c.tb
 		c.place(placement.SystemShard, c.nodes[1])
 		var done atomic.Bool
+		pause := 10 * time.Millisecond
+		if testing.Short() {
+			pause = 40 * time.Millisecond
+		}
 		puts := make(map[string]int)
 		var writers []*later[int]
 		var names []string
@@ -35,7 +39,7 @@ func counting(t *testing.T, disturb func(c *cluster)) {
 					if _, err := p.putting(t.Context(), key, strconv.Itoa(n)).wait(); err != nil {
 						return n, err
 					}
-					time.Sleep(10 * time.Millisecond)
+					time.Sleep(pause)
 				}
 				return n, nil
 			}))
