@@ -105,6 +105,7 @@ var callRights = map[string]rights{
 // Every call of every service asks who calls. A call that is not in the table, or
 // that is there in vain, fails the test: nothing can be forgotten.
 func TestEveryCallAsksWhoCalls(t *testing.T) {
+	t.Parallel()
 	s := serveUsers(t)
 	s.addUser("u")
 	s.addRole("u")

@@ -76,6 +76,7 @@ func TestTokenTTL(t *testing.T) {
 // A03, on one node: changes of users break nobody's requests, and a crash between
 // loses nothing that was acknowledged.
 func TestChangingUsersBreaksNoRequests(t *testing.T) {
+	t.Parallel()
 	for name, flag := range map[string]string{"simple": "--auth-token=simple", "jwt": jwtFlag(t)} {
 		t.Run(name, func(t *testing.T) {
 			const clients = 20

@@ -25,6 +25,7 @@ import (
 
 // The packages of etcd's Go client that build on its API do their work.
 func TestGoClients(t *testing.T) {
+	t.Parallel()
 	for _, client := range []struct {
 		name string
 		run  func(*testing.T, *process, *clientv3.Client)

@@ -40,6 +40,7 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 // TestDifferential runs random operations on a real etcd and on Latchkey and
 // compares everything that they answer.
 func TestDifferential(t *testing.T) {
+	t.Parallel()
 	seed := diffSeed(t)
 	shards := newLayout(int(setting(t, shardsVariable, 1)))
 	runDifferential(t, startEtcd(t, "etcd"), startShards(t, shards, seed), seed, setting(t, opsVariable, defaultOps))
@@ -48,6 +49,7 @@ func TestDifferential(t *testing.T) {
 // TestDifferentialShards is TestDifferential with several shards, always as short. A run
 // of another size or number of shards is TestDifferential's.
 func TestDifferentialShards(t *testing.T) {
+	t.Parallel()
 	seed := diffSeed(t)
 	runDifferential(t, startEtcd(t, "etcd"), startShards(t, newLayout(defaultShards), seed), seed, shardsOps)
 }

@@ -183,6 +183,7 @@ func checkWatched(t *testing.T, c *clientv3.Client, chains []*chain, watched [][
 
 // A brand-new server killed while it starts for the first time starts again.
 func TestKilledDuringFirstStart(t *testing.T) {
+	t.Parallel()
 	for i := range 15 {
 		p := &process{t: t, dir: filepath.Join(t.TempDir(), "data"), addr: freeAddr(t)}
 		p.launch()

@@ -102,6 +102,7 @@ func (c *ctl) follow(args ...string) (await func(want string)) {
 
 // Every subcommand of etcdctl that applies to one node does its work.
 func TestEtcdctl(t *testing.T) {
+	t.Parallel()
 	p := newProcess(t)
 	c := newCtl(t, p)
 	for _, group := range []struct {

@@ -44,6 +44,7 @@ func historyModel(start histState) porcupine.Model {
 // Whatever concurrent clients are answered, while the server is killed and started
 // again, some single order of the whole keyspace explains it, to the last revision.
 func TestHistories(t *testing.T) {
+	t.Parallel()
 	for _, shards := range historyShards {
 		t.Run(strconv.Itoa(shards), func(t *testing.T) {
 			s := serve(t, historyFlags(shards)...)

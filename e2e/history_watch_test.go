@@ -284,6 +284,7 @@ func observations(s *served, rnd *rand.Rand) []*observation {
 // kills of the server; progress is never announced before what is to come up to
 // there.
 func TestWatchHistories(t *testing.T) {
+	t.Parallel()
 	for _, shards := range historyShards {
 		t.Run(strconv.Itoa(shards), func(t *testing.T) {
 			for round := range harness.Sized(2, 50) {
