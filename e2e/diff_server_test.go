@@ -87,7 +87,12 @@ func startEtcd(t *testing.T, name string, change ...func(*embed.Config)) *server
 	case <-time.After(time.Minute):
 		t.Fatal("etcd is not ready after a minute")
 	}
-	return dial(t, name, e.Clients[0].Addr().String())
+	// Where there are several listeners, etcd has them in random order.
+	addr := c.ListenClientUrls[0].Host
+	if c.ListenClientUrls[0].Port() == "0" {
+		addr = e.Clients[0].Addr().String()
+	}
+	return dial(t, name, addr)
 }
 
 func urls(t *testing.T, text string) []url.URL {
