@@ -20,17 +20,29 @@ type proofs struct {
 }
 
 // promise is what is asked of a leader: that nothing more comes up to a revision in some
-// spans, or in all if there are none.
+// spans.
 type promise struct {
 	rev   int64
-	reads []keys.Span
+	reads spans
 }
 
-// spans are keys that calls read.
+// spans are keys that calls read, all where of is nil.
 type spans struct {
 	of []keys.Span
 	// joined says that no caller has them.
 	joined bool
+}
+
+// with returns the keys of both.
+func (s spans) with(other spans) spans {
+	if s.of == nil || other.of == nil {
+		return spans{}
+	}
+	if !s.joined {
+		s = spans{slices.Clone(s.of), true}
+	}
+	s.of = append(s.of, other.of...)
+	return s
 }
 
 // newest is that a replica of this node lacks nothing of some keys up to the oracle's
@@ -46,26 +58,11 @@ func newProofs(r *Router, d *shard.Data) *proofs {
 	p.confirm.Go, p.promise.Go, p.newest.Go = r.running.run, r.running.run, r.running.run
 	p.confirm.Join = share.Same[struct{}]
 	p.confirm.Ask = func(ctx context.Context, _ struct{}) (none struct{}, err error) { return none, r.confirmOnce(ctx, d) }
-	p.promise.Join = func(a, b promise) promise {
-		a.rev = max(a.rev, b.rev)
-		if a.reads == nil || b.reads == nil {
-			a.reads = nil
-			return a
-		}
-		// What was asked first belongs to its caller.
-		a.reads = append(a.reads[:len(a.reads):len(a.reads)], b.reads...)
-		return a
-	}
+	p.promise.Join = func(a, b promise) promise { return promise{max(a.rev, b.rev), a.reads.with(b.reads)} }
 	p.promise.Ask = func(ctx context.Context, q promise) (none struct{}, err error) {
 		return none, r.promisedOnce(ctx, d, q)
 	}
-	p.newest.Join = func(a, b spans) spans {
-		if !a.joined {
-			a = spans{slices.Clone(a.of), true}
-		}
-		a.of = append(a.of, b.of...)
-		return a
-	}
+	p.newest.Join = spans.with
 	p.newest.Ask = func(ctx context.Context, q spans) (newest, error) { return r.newestOnce(ctx, d, q.of) }
 	return p
 }
@@ -101,7 +98,7 @@ func (r *Router) promised(ctx context.Context, d *shard.Data, rev int64, reads [
 	if reads == nil && d.Store().Resolved() >= rev {
 		return nil
 	}
-	q := promise{rev, reads}
+	q := promise{rev, spans{of: reads}}
 	if p := r.elsewhere(d); p == nil {
 		err = r.promisedOnce(ctx, d, q)
 	} else {
@@ -116,7 +113,7 @@ func (r *Router) promised(ctx context.Context, d *shard.Data, rev int64, reads [
 }
 
 func (r *Router) promisedOnce(ctx context.Context, d *shard.Data, q promise) error {
-	return r.upTo(ctx, d, func(ctx context.Context, l Leader) (uint64, error) { return l.Promise(ctx, q.rev, q.reads) })
+	return r.upTo(ctx, d, func(ctx context.Context, l Leader) (uint64, error) { return l.Promise(ctx, q.rev, q.reads.of) })
 }
 
 // newestNumber asks the oracle for the newest number, together with other calls where it
