@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,12 +142,17 @@ func (c *calls) made() int {
 	return c.n
 }
 
-// dropWhile loses messages of a shard while on returns true.
-func (c *cluster) dropWhile(shard uint64, on func() bool, drop func(l link, m *raftpb.Message) bool) {
+// drop loses the messages of a shard that which picks, until it is ended.
+func (c *cluster) drop(shard uint64, which func(l link, m *raftpb.Message) bool) (end func()) {
+	var ended atomic.Bool
 	c.net.setDecide(func(l link, system bool, m *raftpb.Message) fate {
-		return fate{lose: !system && m.ShardID == shard && on() && drop(l, m)}
+		return fate{lose: !system && m.ShardID == shard && !ended.Load() && which(l, m)}
 	})
+	return func() { ended.Store(true) }
 }
+
+// entries picks the messages that bring entries to followers.
+func entries(_ link, m *raftpb.Message) bool { return m.Type == raftpb.Replicate && len(m.Entries) > 0 }
 
 // leaseAt returns an id whose home is a shard.
 func (c *cluster) leaseAt(shard uint64) int64 { return c.leasesAt(shard, 1)[0] }

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -209,11 +208,7 @@ func TestPromiseOfAPart(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t := c.tb
 		w := c.watchAll(c.node(3))
-		var held atomic.Bool
-		held.Store(true)
-		c.dropWhile(shardB, held.Load, func(_ link, m *raftpb.Message) bool {
-			return m.Type == raftpb.Replicate && len(m.Entries) > 0
-		})
+		release := c.drop(shardB, entries)
 		older := c.node(1).putting(t.Context(), "b/x", "1")
 		time.Sleep(5 * time.Millisecond)
 		newer := c.node(1).put(t, "a/x", "2")
@@ -221,7 +216,7 @@ func TestPromiseOfAPart(t *testing.T) {
 			t.Fatalf("read at %d, below %d; the run shows nothing", at, newer)
 		}
 		time.Sleep(20 * time.Millisecond)
-		held.Store(false)
+		release()
 		if _, err := older.wait(); err != nil {
 			t.Fatal(err)
 		}
@@ -242,11 +237,7 @@ func TestReadWaitsForItsOwnKeys(t *testing.T) {
 			}
 			return interference{}
 		})
-		var held atomic.Bool
-		held.Store(true)
-		c.dropWhile(shardB, held.Load, func(_ link, m *raftpb.Message) bool {
-			return m.Type == raftpb.Replicate && len(m.Entries) > 0
-		})
+		release := c.drop(shardB, entries)
 		put := c.node(1).putting(t.Context(), "b/x", "1")
 		time.Sleep(5 * time.Millisecond)
 		reads := make([]*later[*pb.RangeResponse], 100)
@@ -271,7 +262,7 @@ func TestReadWaitsForItsOwnKeys(t *testing.T) {
 			default:
 			}
 		}
-		held.Store(false)
+		release()
 		resp, err := put.wait()
 		if err != nil {
 			t.Fatal(err)
@@ -327,9 +318,7 @@ func TestTwoOracles(t *testing.T) {
 func TestDeposedLeaderHealedBySnapshot(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t := c.tb
-		var held atomic.Bool
-		held.Store(true)
-		c.dropWhile(shardB, held.Load, func(l link, m *raftpb.Message) bool { return l.to == 1 && m.Type == raftpb.ReplicateResp })
+		release := c.drop(shardB, func(l link, m *raftpb.Message) bool { return l.to == 1 && m.Type == raftpb.ReplicateResp })
 		put := c.node(1).putting(t.Context(), "b/x", "1")
 		time.Sleep(5 * time.Millisecond)
 		type answer struct {
@@ -342,7 +331,7 @@ func TestDeposedLeaderHealedBySnapshot(t *testing.T) {
 		})
 		time.Sleep(5 * time.Millisecond)
 		c.net.sever(around(1)...)
-		held.Store(false)
+		release()
 		var p *process
 		for p == nil || p == c.node(1) {
 			time.Sleep(time.Millisecond)
@@ -378,11 +367,7 @@ func TestDeposedLeaderHealedBySnapshot(t *testing.T) {
 func TestTransferWithABatchInDoubt(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t := c.tb
-		var held atomic.Bool
-		held.Store(true)
-		c.dropWhile(shardB, held.Load, func(_ link, m *raftpb.Message) bool {
-			return m.Type == raftpb.Replicate && len(m.Entries) > 0
-		})
+		release := c.drop(shardB, entries)
 		put := c.node(1).putting(t.Context(), "b/x", "1")
 		// dragonboat gives a batch up after two elections' time; its successor too.
 		time.Sleep(4*tick*electionTicks - 2*tick)
@@ -390,7 +375,7 @@ func TestTransferWithABatchInDoubt(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(tick * electionTicks)
-		held.Store(false)
+		release()
 		if _, err := put.wait(); err != nil {
 			t.Fatal(err)
 		}

@@ -155,9 +155,7 @@ func TestCallsWaitForALeader(t *testing.T) {
 func TestCallsWaitUntilTheLeaderServes(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t := c.tb
-		var mute atomic.Bool
-		mute.Store(true)
-		c.dropWhile(shardA, mute.Load, func(_ link, m *raftpb.Message) bool { return m.Type == raftpb.ReplicateResp })
+		release := c.drop(shardA, func(_ link, m *raftpb.Message) bool { return m.Type == raftpb.ReplicateResp })
 		if err := c.node(1).shards[shardA].Replica().Transfer(2); err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +174,7 @@ func TestCallsWaitUntilTheLeaderServes(t *testing.T) {
 		if n := writes.made(); n != 1 {
 			t.Errorf("one put was sent %d times to a leader that does not serve yet", n)
 		}
-		mute.Store(false)
+		release()
 		if _, err := put.wait(); err != nil {
 			t.Error(err)
 		}
