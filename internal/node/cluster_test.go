@@ -180,19 +180,13 @@ func (c *cluster) holds(key, value string) {
 func (c *cluster) measures(names []string) {
 	c.t.Helper()
 	until(c.t, fmt.Sprint("measures of ", names), func() bool {
-		moved := make(map[string]bool)
+		sums := make(map[string]float64)
 		for _, m := range c.machines {
-			families, err := m.node.metrics.registry.Gather()
-			check(c.t, err)
-			for _, f := range families {
-				for _, v := range f.GetMetric() {
-					if v.GetCounter().GetValue()+float64(v.GetHistogram().GetSampleCount()) > 0 {
-						moved[f.GetName()] = true
-					}
-				}
+			for name, value := range measured(c.t, m.node) {
+				sums[name] += value
 			}
 		}
-		return !slices.ContainsFunc(names, func(name string) bool { return !moved[name] })
+		return !slices.ContainsFunc(names, func(name string) bool { return sums[name] == 0 })
 	})
 }
 

@@ -127,12 +127,17 @@ func (n *measuredNode) get(path string) string {
 	return string(body)
 }
 
-// values returns the sum of each metric's values, of histograms the number of
-// observations.
 func (n *measuredNode) values() map[string]float64 {
 	n.t.Helper()
+	return measured(n.t, n.Node)
+}
+
+// measured returns the sum of each metric's values, of histograms the number of
+// observations.
+func measured(t *testing.T, n *Node) map[string]float64 {
+	t.Helper()
 	families, err := n.metrics.registry.Gather()
-	n.must(err)
+	check(t, err)
 	sums := make(map[string]float64)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
