@@ -24,7 +24,7 @@ var (
 	links  = &need{name: "network namespaces", programs: []string{"ip", "nsenter"}}
 	filter = &need{name: "nftables", programs: []string{"nft"}}
 	shaper = &need{name: "queues of limited rate", programs: []string{"tc", "unshare"}, try: func() error {
-		return command("unshare", append([]string{"-n", "tc", "qdisc", "replace", "dev", "lo"}, queue(minRate, longestQueue)...)...)
+		return command("unshare", append([]string{"-n", "tc", "qdisc", "replace", "dev", "lo", "root"}, queue(minRate)...)...)
 	}}
 	loops = &need{
 		name: "loop devices", programs: []string{"mkfs.ext4", "mount", "umount", "fsfreeze", "fallocate"},

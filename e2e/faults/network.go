@@ -183,19 +183,23 @@ const (
 )
 
 // queue returns tc's words for a queue that lets so many bits pass in a second.
-func queue(rate int, longest time.Duration) []string {
-	return []string{"root", "tbf", "rate", fmt.Sprintf("%dbit", rate), "burst", "3200", "latency", fmt.Sprintf("%dms", longest.Milliseconds())}
+func queue(rate int) []string {
+	return []string{"tbf", "rate", fmt.Sprintf("%dbit", rate), "burst", "3200", "latency", fmt.Sprintf("%dms", longestQueue.Milliseconds())}
+}
+
+// queues does something to the queues of what comes to a node and of what it sends.
+func (n *Network) queues(node int, verb string, words ...string) error {
+	return errors.Join(
+		command("tc", append([]string{"qdisc", verb, "dev", n.link(node), "root"}, words...)...),
+		command("tc", append([]string{"-n", n.namespaces[node], "qdisc", verb, "dev", "eth0", "root"}, words...)...),
+	)
 }
 
 // Slow lets so many bits pass in a second from a node and as many to it, those of clients
 // too: what comes faster waits, and is lost after longestQueue.
 func (n *Network) Slow(node, rate int) error {
 	n.slow[node] = true
-	q := queue(rate, longestQueue)
-	return errors.Join(
-		command("tc", append([]string{"qdisc", "replace", "dev", n.link(node)}, q...)...),
-		command("tc", append([]string{"-n", n.namespaces[node], "qdisc", "replace", "dev", "eth0"}, q...)...),
-	)
+	return n.queues(node, "replace", queue(rate)...)
 }
 
 // Heal mends all links.
@@ -206,8 +210,7 @@ func (n *Network) Heal() error {
 	}
 	clear(n.lossy)
 	for node := range n.slow {
-		errs = append(errs, command("tc", "qdisc", "del", "dev", n.link(node), "root"),
-			command("tc", "-n", n.namespaces[node], "qdisc", "del", "dev", "eth0", "root"))
+		errs = append(errs, n.queues(node, "del"))
 	}
 	clear(n.slow)
 	for link := range n.cuts {
