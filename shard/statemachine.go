@@ -53,6 +53,8 @@ func (s *stateMachine) Update(entries []sm.Entry) ([]sm.Entry, error) {
 	s.r.machineMu.Lock()
 	defer s.r.machineMu.Unlock()
 	b := s.db.NewBatch()
+	// Closed, its memory serves the next one. Only a batch that was not committed tells an error.
+	defer func() { _ = b.Close() }()
 	run := s.r.machine.Apply(b)
 	p := s.progress
 	var done []settlement
