@@ -19,6 +19,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
+	"github.com/latchkey-db/latchkey/internal/heap"
 	"github.com/latchkey-db/latchkey/internal/node"
 )
 
@@ -81,6 +82,9 @@ func serve(c *config.Config, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	if os.Getenv("GOGC") == "" {
+		heap.Pace()
+	}
 	n, err := node.Start(node.Options{
 		Config: c, Log: log, Stop: ctx.Done(),
 		// Without its disk the node can neither hand anything over nor answer.
