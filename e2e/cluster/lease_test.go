@@ -231,13 +231,17 @@ func TestReplayStarvesNoRenewals(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(harness.Sized(8, 60))*time.Second)
 		defer cancel()
 		var wg sync.WaitGroup
-		var events, replays atomic.Int64
+		var events atomic.Int64
 		for range watches {
 			wg.Go(func() {
+				var read int64
 				for ctx.Err() == nil {
-					events.Add(c.replay(ctx, node))
-					replays.Add(1)
+					read += c.replay(ctx, node)
 				}
+				if read == 0 {
+					t.Error("a watch of all history read nothing")
+				}
+				events.Add(read)
 			})
 		}
 		for i, alive := range kept {
@@ -257,10 +261,7 @@ func TestReplayStarvesNoRenewals(t *testing.T) {
 				t.Errorf("lease %x: %v, %v", id, left, err)
 			}
 		}
-		t.Logf("%d events in %d replays", events.Load(), replays.Load())
-		if replays.Load() < watches {
-			t.Errorf("%d replays", replays.Load())
-		}
+		t.Logf("%d events were read", events.Load())
 	})
 }
 
