@@ -23,7 +23,8 @@ func (r *Replica) Transfer(to uint64) error {
 }
 
 // HandOver is Transfer at a moment when nothing is under way, and waits until another
-// leads or ctx ends. applied asks the other replica how far it has applied.
+// serves, as far as this replica has applied, or ctx ends. applied asks the other replica how
+// far it has applied.
 //
 // The other does not take over while it has entries to apply, and this one proposes
 // nothing until it has given up on it, for an election timeout. So what is under way is
@@ -45,17 +46,9 @@ func (r *Replica) HandOver(ctx context.Context, to uint64, applied func(context.
 	if err := r.Transfer(to); err != nil {
 		return err
 	}
-	for {
-		known, over := r.LeaderUntil()
-		if known.ReplicaID != 0 && known.ReplicaID != r.replicaID {
-			return nil
-		}
-		select {
-		case <-over.Done():
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+	return r.until(ctx, func() bool {
+		return r.known.ReplicaID != 0 && r.known.ReplicaID != r.replicaID && r.applied.term >= r.known.Term
+	})
 }
 
 // hold has the proposer leave new calls where they are, or take them again.

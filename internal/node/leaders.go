@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/latchkey-db/latchkey/api"
 	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/placement"
@@ -18,6 +20,8 @@ const (
 	// spreadEvery is how often a node looks whether it leads too many shards. It hands
 	// one over at a time.
 	spreadEvery = time.Second
+	// handoversAtOnce is how many shards a node that stops hands over side by side.
+	handoversAtOnce = 2
 	// handoverTimeout bounds the wait for one change of leader.
 	handoverTimeout = time.Second
 	// handoverAttempts is how often a leadership is offered before a node stops without
@@ -101,7 +105,7 @@ func (l *leaderships) candidates() []candidate {
 func (l *leaderships) leads() []placement.Lead {
 	leads := make([]placement.Lead, 0, len(l.data))
 	for id, r := range l.data {
-		if node := l.nodeOf(id, r.Leader().ReplicaID); node != 0 {
+		if node := l.leader(r); node != 0 {
 			leads = append(leads, placement.Lead{Shard: id, Node: node})
 		}
 	}
@@ -154,8 +158,9 @@ func (l *leaderships) offer(ctx context.Context, r *shard.Replica, node uint64) 
 	return err == nil
 }
 
-// drain hands over all that this node leads, the system shard last: while it moves, the
-// others can't get numbers.
+// drain hands over all that this node leads, handoversAtOnce shards at a time: more of them
+// slow each other down while the clients of each wait. The system shard comes last, when
+// the others are served again: while it moves, they can't get numbers.
 func (l *leaderships) drain(ctx context.Context) {
 	var mu sync.Mutex
 	var left []uint64 // protected by mu
@@ -171,20 +176,29 @@ func (l *leaderships) drain(ctx context.Context) {
 	for _, lead := range leads {
 		count[lead.Node]++
 	}
-	var under sync.WaitGroup
+	var under errgroup.Group
+	under.SetLimit(handoversAtOnce)
 	for _, lead := range leads {
 		if lead.Node == l.self {
 			to := l.others(count)
-			under.Go(func() { handOver(l.data[lead.Shard], to) })
+			under.Go(func() error {
+				handOver(l.data[lead.Shard], to)
+				return nil // told below
+			})
 		}
 	}
-	under.Wait()
-	if l.nodeOf(l.system.ShardID(), l.system.Leader().ReplicaID) == l.self {
+	_ = under.Wait()
+	if l.leader(l.system) == l.self {
 		handOver(l.system, l.others(count))
 	}
 	if len(left) > 0 && len(l.nodes) > 1 {
 		l.log.Warn("leaderships were not handed over; others are elected when this node is missed", slog.Any("shards", left))
 	}
+}
+
+// leader returns the node that leads a shard, as far as this one knows, 0 if none.
+func (l *leaderships) leader(r *shard.Replica) uint64 {
+	return l.nodeOf(r.ShardID(), r.Leader().ReplicaID)
 }
 
 // others returns the other nodes, the one that leads the fewest first, and counts one more
@@ -206,6 +220,10 @@ func (l *leaderships) handOver(ctx context.Context, r *shard.Replica, to []uint6
 				return false
 			}
 			if l.caughtUp(ctx, node, r) && l.offer(ctx, r, node) {
+				return true
+			}
+			// Who leads by now may not serve yet, but must not be asked to hand over again.
+			if by := l.leader(r); by != 0 && by != l.self {
 				return true
 			}
 		}

@@ -112,6 +112,27 @@ func TestHandOverUnderWrites(t *testing.T) {
 	})
 }
 
+// A hand-over lasts until the new leader serves: when it is over, the next shard can be
+// handed over, and the system shard last, with no client waiting for this one.
+func TestHandOverWaitsUntilTheOtherServes(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t, from, to := c.tb, c.node(1).shards[shardA].Replica(), c.node(2).shards[shardA].Replica()
+		release := c.drop(shardA, func(_ link, m *raftpb.Message) bool { return m.Type == raftpb.ReplicateResp })
+		over := meanwhile(func() (served bool, err error) {
+			err = from.HandOver(t.Context(), 2, func(context.Context) (uint64, error) { return to.Applied(), nil })
+			return to.Serving() != 0, err
+		})
+		for from.Leader().ReplicaID != 2 {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(electionTicks / 2 * tick)
+		release()
+		if served, err := over.wait(); err != nil || !served {
+			t.Errorf("handed over with %v, and the new leader serves: %v", err, served)
+		}
+	})
+}
+
 // countedLeaders counts how often the leader of a shard is looked up.
 type countedLeaders struct {
 	router.Leaders
