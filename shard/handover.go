@@ -46,9 +46,7 @@ func (r *Replica) HandOver(ctx context.Context, to uint64, applied func(context.
 	if err := r.Transfer(to); err != nil {
 		return err
 	}
-	return r.until(ctx, func() bool {
-		return r.known.ReplicaID != 0 && r.known.ReplicaID != r.replicaID && r.applied.term >= r.known.Term
-	})
+	return r.until(ctx, func() bool { return r.ledElsewhereLocked() && r.applied.term >= r.known.Term })
 }
 
 // hold has the proposer leave new calls where they are, or take them again.

@@ -200,9 +200,7 @@ func (r *Replica) AwaitServing(ctx context.Context) error {
 
 // AwaitLeader waits until this replica serves as leader, or knows another that may.
 func (r *Replica) AwaitLeader(ctx context.Context) error {
-	return r.until(ctx, func() bool {
-		return r.serving != 0 || r.known.ReplicaID != 0 && r.known.ReplicaID != r.replicaID && r.known.Term >= r.begun
-	})
+	return r.until(ctx, func() bool { return r.serving != 0 || r.ledElsewhereLocked() && r.known.Term >= r.begun })
 }
 
 // AwaitBegun waits while this replica has been elected and does not serve yet.
@@ -210,6 +208,11 @@ func (r *Replica) AwaitBegun(ctx context.Context) error {
 	return r.until(ctx, func() bool {
 		return r.known.ReplicaID != r.replicaID || r.serving == r.known.Term || r.applied.term > r.known.Term
 	})
+}
+
+// ledElsewhereLocked reports whether another replica is known to lead. r.mu must be held.
+func (r *Replica) ledElsewhereLocked() bool {
+	return r.known.ReplicaID != 0 && r.known.ReplicaID != r.replicaID
 }
 
 // until waits until a condition holds that r.mu protects and notifyLocked tells of.
