@@ -154,6 +154,17 @@ func (c *cluster) drop(shard uint64, which func(l link, m *raftpb.Message) bool)
 // entries picks the messages that bring entries to followers.
 func entries(_ link, m *raftpb.Message) bool { return m.Type == raftpb.Replicate && len(m.Entries) > 0 }
 
+// acknowledgements picks the messages that acknowledge entries.
+func acknowledgements(_ link, m *raftpb.Message) bool { return m.Type == raftpb.ReplicateResp }
+
+// unlessShort returns what a test uses, or less where tests are to be short.
+func unlessShort[T any](usual, short T) T {
+	if testing.Short() {
+		return short
+	}
+	return usual
+}
+
 // leaseAt returns an id whose home is a shard.
 func (c *cluster) leaseAt(shard uint64) int64 { return c.leasesAt(shard, 1)[0] }
 

@@ -18,10 +18,7 @@ import (
 func TestManyLeasesEndTogether(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		const other, ttl = 2001, 30
-		count := 2000
-		if testing.Short() {
-			count = 400
-		}
+		count := unlessShort(2000, 400)
 		const shared, late, delay = 60, time.Second, 100 * time.Millisecond
 		t, p := c.tb, c.node(1)
 		before := p.entries()

@@ -318,7 +318,7 @@ func TestTwoOracles(t *testing.T) {
 func TestDeposedLeaderHealedBySnapshot(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t := c.tb
-		release := c.drop(shardB, func(l link, m *raftpb.Message) bool { return l.to == 1 && m.Type == raftpb.ReplicateResp })
+		release := c.drop(shardB, func(l link, m *raftpb.Message) bool { return l.to == 1 && acknowledgements(l, m) })
 		put := c.node(1).putting(t.Context(), "b/x", "1")
 		time.Sleep(5 * time.Millisecond)
 		type answer struct {

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	raftpb "github.com/lni/dragonboat/v4/raftpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/placement"
@@ -23,10 +22,7 @@ func counting(t *testing.T, disturb func(c *cluster)) {
 		t := c.tb
 		c.place(placement.SystemShard, c.nodes[1])
 		var done atomic.Bool
-		pause := 10 * time.Millisecond
-		if testing.Short() {
-			pause = 40 * time.Millisecond
-		}
+		pause := unlessShort(10*time.Millisecond, 40*time.Millisecond)
 		puts := make(map[string]int)
 		var writers []*later[int]
 		var names []string
@@ -117,7 +113,7 @@ func TestHandOverUnderWrites(t *testing.T) {
 func TestHandOverWaitsUntilTheOtherServes(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t, from, to := c.tb, c.node(1).shards[shardA].Replica(), c.node(2).shards[shardA].Replica()
-		release := c.drop(shardA, func(_ link, m *raftpb.Message) bool { return m.Type == raftpb.ReplicateResp })
+		release := c.drop(shardA, acknowledgements)
 		over := meanwhile(func() (served bool, err error) {
 			err = from.HandOver(t.Context(), 2, func(context.Context) (uint64, error) { return to.Applied(), nil })
 			return to.Serving() != 0, err
@@ -176,7 +172,7 @@ func TestCallsWaitForALeader(t *testing.T) {
 func TestCallsWaitUntilTheLeaderServes(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t := c.tb
-		release := c.drop(shardA, func(_ link, m *raftpb.Message) bool { return m.Type == raftpb.ReplicateResp })
+		release := c.drop(shardA, acknowledgements)
 		if err := c.node(1).shards[shardA].Replica().Transfer(2); err != nil {
 			t.Fatal(err)
 		}

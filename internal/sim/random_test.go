@@ -169,10 +169,7 @@ func run(t *testing.T, o options, f faults, ch chaos, clients int, length time.D
 // both, power cuts, and a network that loses, repeats, delays and reorders.
 func TestRandom(t *testing.T) {
 	first := seed(t)
-	length := 10 * time.Second
-	if testing.Short() {
-		length = 3 * time.Second
-	}
+	length := unlessShort(10*time.Second, 3*time.Second)
 	for round := range uint64(sized(1, 100)) {
 		run(t, options{seed: first + round, splits: fourShards, snapshotEntries: 400},
 			faults{lose: 5, repeat: 10, reorder: 10, late: 20 * time.Millisecond, loseCall: 5, loseAnswer: 5, slow: 60},
