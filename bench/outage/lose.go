@@ -17,7 +17,7 @@ const (
 	nodes       = 3
 	writeEvery  = 10 * time.Millisecond
 	settle      = 2 * time.Second
-	observe     = 6 * time.Second
+	observe     = 4 * time.Second
 	startWithin = time.Minute
 	patience    = 5 * time.Second
 	// hitFrom is the shortest time between two writes that counts as an outage.
@@ -80,6 +80,8 @@ func (s server) lose(ctx context.Context, way, dir string, clients int) (o outco
 // take takes a node away.
 func take(way string, c *faults.Cluster, n *faults.Network, node int) error {
 	switch way {
+	case "none":
+		return nil
 	case "kill":
 		return c.Nodes[node].Kill()
 	case "freeze":

@@ -8,7 +8,8 @@
 //
 // The leader is killed, suspended, cut off (as root, in network namespaces of its own)
 // or asked to stop. With -ways holder a client that holds a lock, with a lease of 5 s, is
-// taken away instead, and the time until the next one has the lock is told.
+// taken away instead, and the time until the next one has the lock is told. With -ways none
+// nothing is taken away: so long are the gaps that come of the load alone.
 //
 // Printed are, for each way and server, the median and the 90th percentile over the
 // rounds, how many of the clients were hit, and the ratio of the medians to the first
@@ -65,7 +66,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	f := flag.NewFlagSet("outage", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.IntVar(&o.rounds, "rounds", 20, "`number` of rounds")
-	ways := f.String("ways", "kill,freeze,isolate,stop", "comma-separated `ways` to lose the leader, or holder")
+	ways := f.String("ways", "kill,freeze,isolate,stop", "comma-separated `ways` to lose the leader; or holder, or none")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
