@@ -17,6 +17,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -149,7 +150,10 @@ func (n *Node) openMesh(o *Options) error {
 	if err != nil {
 		return err
 	}
-	n.succession = newSuccession(id.NodeID, first, o.Config.HeartbeatInterval, o.Config.ElectionTimeout)
+	n.succession = newSuccession(id.NodeID, first, o.Config.HeartbeatInterval, o.Config.ElectionTimeout,
+		func(ctx context.Context, node, missing uint64) (bool, error) {
+			return remote.Missed(ctx, n.mesh, node, missing)
+		})
 	n.mesh = peer.New(peer.Config{
 		Deployment: id.DeploymentID, Node: id.NodeID, Instance: id.Instance,
 		ClusterID: func() uint64 { return machine.State().Cluster.ID },

@@ -15,7 +15,9 @@ import (
 // has this node stand for election for what the other led. Raft waits for each shard
 // until a random timeout has passed, and the last of many shards waits long. Here
 //
-//   - a node whose process is no more (peer.Config.Gone) is not waited for at all, and
+//   - a node whose process is no more (peer.Config.Gone) is not waited for at all,
+//   - a node that has been silent for an election timeout is not waited for any longer,
+//     if others miss it too, so that those who do are a majority, and
 //   - a node that lost one shard because it was silent is not waited for in the others:
 //     a majority has missed it for an election timeout already.
 //
@@ -30,6 +32,8 @@ type succession struct {
 	// unheard counts, for each other node, this node's own heartbeats since something was
 	// heard of it. A process that stood still counts none.
 	unheard map[uint64]*atomic.Int64
+	// ask asks a node whether it finds another silent.
+	ask func(ctx context.Context, node, missing uint64) (bool, error)
 
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -41,6 +45,9 @@ type succession struct {
 	replicas []candidate
 	// missed is when a node was last given up.
 	missed map[uint64]time.Time
+	// last is the replica that led each shard last. Who stands for election, and is not
+	// elected, knows no leader from then on.
+	last map[uint64]uint64
 }
 
 // candidate is a replica of this node, *shard.Replica.
@@ -51,13 +58,17 @@ type candidate interface {
 	Campaign(lost uint64)
 }
 
-func newSuccession(self uint64, nodes []datadir.Member, beat, election time.Duration) *succession {
+func newSuccession(self uint64, nodes []datadir.Member, beat, election time.Duration,
+	ask func(ctx context.Context, node, missing uint64) (bool, error),
+) *succession {
 	s := &succession{
-		self: self, nodes: nodes, beat: beat, election: election, stop: func() {},
-		unheard: make(map[uint64]*atomic.Int64), missed: make(map[uint64]time.Time),
+		self: self, nodes: nodes, beat: beat, election: election, ask: ask, stop: func() {},
+		unheard: make(map[uint64]*atomic.Int64), missed: make(map[uint64]time.Time), last: make(map[uint64]uint64),
 	}
 	for _, m := range nodes {
-		s.unheard[m.ID] = new(atomic.Int64)
+		if m.ID != self {
+			s.unheard[m.ID] = new(atomic.Int64)
+		}
 	}
 	return s
 }
@@ -76,7 +87,7 @@ func (s *succession) start(replicas []candidate) {
 	s.mu.Unlock()
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
-	s.wg.Go(func() { every(ctx, s.beat, s.count) })
+	s.wg.Go(func() { every(ctx, s.beat, func() { s.count(ctx) }) })
 	for _, r := range replicas {
 		s.wg.Go(func() { s.follow(ctx, r) })
 	}
@@ -91,10 +102,61 @@ func (s *succession) close() {
 	s.replicas = nil
 }
 
-// count counts one heartbeat.
-func (s *succession) count() {
-	for _, n := range s.unheard {
-		n.Add(1)
+// count counts one heartbeat, and asks the others about a leader that has been silent for
+// as many as make an election timeout.
+func (s *succession) count(ctx context.Context) {
+	for node, n := range s.unheard {
+		if time.Duration(n.Add(1))*s.beat >= s.election && s.leads(node) {
+			s.wg.Go(func() { s.inquire(ctx, node) })
+		}
+	}
+}
+
+// leads reports whether a node that was not given up lately leads something, as far as
+// this one knows.
+func (s *succession) leads(node uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.missedLocked(node) && slices.ContainsFunc(s.replicas, s.ledByLocked(replicaOf(s.nodes, node)))
+}
+
+// missedLocked reports whether a node was given up lately. s.mu must be held.
+func (s *succession) missedLocked(node uint64) bool {
+	at, ok := s.missed[node]
+	return ok && time.Since(at) < s.election
+}
+
+// ledByLocked returns what reports whether a replica led a shard last, and no other is
+// known to lead it now. s.mu must be held where it is called.
+func (s *succession) ledByLocked(replicaID uint64) func(candidate) bool {
+	return func(r candidate) bool {
+		known := r.Leader().ReplicaID
+		return known == replicaID || known == 0 && s.last[r.ShardID()] == replicaID
+	}
+}
+
+// inquire gives a node up if those who find it silent are a majority of all, this one
+// among them.
+func (s *succession) inquire(ctx context.Context, node uint64) {
+	ctx, cancel := context.WithTimeout(ctx, s.beat)
+	defer cancel()
+	others := slices.DeleteFunc(slices.Clone(s.nodes), func(m datadir.Member) bool { return m.ID == s.self || m.ID == node })
+	answers := make(chan bool, len(others))
+	for _, m := range others {
+		go func() {
+			missed, err := s.ask(ctx, m.ID, node)
+			answers <- missed && err == nil
+		}()
+	}
+	silent := 1
+	for range others {
+		if <-answers {
+			silent++
+		}
+		if silent > len(s.nodes)/2 {
+			s.lost(node)
+			return
+		}
 	}
 }
 
@@ -104,16 +166,18 @@ func (s *succession) silent(node uint64) bool {
 	return n != nil && time.Duration(n.Load())*s.beat >= s.election/2
 }
 
-// follow gives a node up that was silent and lost the leadership of a shard.
+// follow keeps who leads a shard, and gives a node up that was silent and lost it.
 func (s *succession) follow(ctx context.Context, r candidate) {
-	var last uint64 // the node that led last, 0 while none is known
 	for ctx.Err() == nil {
 		known, over := r.LeaderUntil()
-		if node := s.nodeOf(known.ReplicaID); node != 0 {
-			if last != 0 && node != last && s.silent(last) {
-				s.lost(last)
+		if known.ReplicaID != 0 {
+			s.mu.Lock()
+			last := s.last[r.ShardID()]
+			s.last[r.ShardID()] = known.ReplicaID
+			s.mu.Unlock()
+			if node := s.nodeOf(last); last != known.ReplicaID && s.silent(node) {
+				s.lost(node)
 			}
-			last = node
 		}
 		select {
 		case <-over.Done():
@@ -130,37 +194,45 @@ func (s *succession) nodeOf(replicaID uint64) uint64 {
 	return s.nodes[replicaID-1].ID
 }
 
-// lost has this node stand for election, when it is its turn, for all that a node led.
+// lost has this node stand for election, when it is its turn, for all that a node led. If
+// none was elected, since the log of the only one that stood in time was behind, each
+// stands once more.
 func (s *succession) lost(node uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// One loss shows in many ways. What the first has begun is left alone.
-	if at, ok := s.missed[node]; ok && time.Since(at) < s.election {
+	if s.missedLocked(node) {
 		return
 	}
 	s.missed[node] = time.Now()
 	gone := replicaOf(s.nodes, node)
+	led := s.ledByLocked(gone)
 	for _, r := range s.replicas {
-		if r.Leader().ReplicaID == gone {
-			time.AfterFunc(s.turn(r.ShardID(), node), func() { s.campaign(r, gone) })
+		if led(r) {
+			known := r.Leader()
+			for _, wait := range s.turns(r.ShardID(), node) {
+				time.AfterFunc(wait, func() { s.campaign(r, gone, known) })
+			}
 		}
 	}
 }
 
-// campaign has a replica stand for election, unless this node does so no more.
-func (s *succession) campaign(r candidate, gone uint64) {
+// campaign has a replica stand for election if no leader has been heard of since known,
+// unless this node does so no more.
+func (s *succession) campaign(r candidate, gone uint64, known shard.Leader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.replicas != nil {
+	if now := r.Leader(); s.replicas != nil && (now.ReplicaID == 0 || now == known) {
 		r.Campaign(gone)
 	}
 }
 
-// turn is how long this node waits before it stands for election in a shard whose leader
-// was on the node that is gone.
-func (s *succession) turn(shardID, gone uint64) time.Duration {
+// turns is how long this node waits before it stands for election in a shard whose leader
+// was on the node that is gone, and before it stands once more.
+func (s *succession) turns(shardID, gone uint64) [2]time.Duration {
 	left := slices.DeleteFunc(slices.Clone(s.nodes), func(m datadir.Member) bool { return m.ID == gone })
 	n := uint64(len(left))
 	place := (replicaOf(left, s.self) - 1 + n - shardID%n) % n
-	return time.Duration(place) * s.election / 5
+	turn := s.election / 5
+	return [2]time.Duration{time.Duration(place) * turn, time.Duration(place+n) * turn}
 }

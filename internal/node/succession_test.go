@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -59,7 +60,7 @@ func (s *seat) LeaderUntil() (shard.Leader, context.Context) {
 func (s *seat) Campaign(lost uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.leader.ReplicaID == lost {
+	if s.leader.ReplicaID == lost || s.leader.ReplicaID == 0 {
 		s.stood = append(s.stood, time.Now())
 	}
 }
@@ -70,11 +71,11 @@ const (
 )
 
 // bench is the succession of one of three nodes, 10, 20 and 30, with a seat in each of
-// some shards that the first leads.
-func bench(t *testing.T, self uint64, shards int) (*succession, []*seat) {
+// some shards that the first leads. ask answers for the others.
+func bench(t *testing.T, self uint64, shards int, ask func(ctx context.Context, node, missing uint64) (bool, error)) (*succession, []*seat) {
 	t.Helper()
 	nodes := []datadir.Member{{ID: 10}, {ID: 20}, {ID: 30}}
-	s := newSuccession(self, nodes, testBeat, testElection)
+	s := newSuccession(self, nodes, testBeat, testElection, ask)
 	var seats []*seat
 	var all []candidate
 	for i := range shards {
@@ -86,6 +87,9 @@ func bench(t *testing.T, self uint64, shards int) (*succession, []*seat) {
 	return s, seats
 }
 
+// missesNobody is the answer of nodes that hear of all others.
+func missesNobody(context.Context, uint64, uint64) (bool, error) { return false, nil }
+
 // A node without a process is not waited for, and those that are left stand for election
 // one after the other, each first in a part of the shards.
 func TestTurns(t *testing.T) {
@@ -93,16 +97,18 @@ func TestTurns(t *testing.T) {
 		const shards = 8
 		begin := time.Now()
 		waits := make([][]time.Duration, shards)
+		var again []time.Duration
 		for _, self := range []uint64{20, 30} {
-			s, seats := bench(t, self, shards)
+			s, seats := bench(t, self, shards, missesNobody)
 			s.lost(10)
-			time.Sleep(testElection)
+			time.Sleep(testElection - testBeat)
 			s.close()
 			for i, c := range seats {
-				if len(c.stood) != 1 {
+				if len(c.stood) != 2 {
 					t.Fatalf("node %d stood %d times in shard %d", self, len(c.stood), i)
 				}
 				waits[i] = append(waits[i], c.stood[0].Sub(begin))
+				again = append(again, c.stood[1].Sub(begin))
 			}
 			begin = time.Now()
 		}
@@ -119,6 +125,9 @@ func TestTurns(t *testing.T) {
 		if first != shards/2 {
 			t.Errorf("one node is first in %d shards of %d", first, shards)
 		}
+		if last := slices.MaxFunc(waits, func(v, w []time.Duration) int { return int(v[1] - w[1]) })[1]; slices.Min(again) <= last {
+			t.Errorf("nodes stood again after %v, before all had stood, after %v", slices.Min(again), last)
+		}
 	})
 }
 
@@ -128,7 +137,7 @@ func TestSilentNodeIsGivenUp(t *testing.T) {
 	for _, silent := range []bool{true, false} {
 		t.Run(fmt.Sprint(silent), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, seats := bench(t, 20, 4)
+				s, seats := bench(t, 20, 4, missesNobody)
 				for range 12 {
 					time.Sleep(testBeat)
 					if !silent {
@@ -142,7 +151,7 @@ func TestSilentNodeIsGivenUp(t *testing.T) {
 				for _, c := range seats[1:] {
 					stood += len(c.stood)
 				}
-				if want := map[bool]int{true: 3}[silent]; stood != want || len(seats[0].stood) != 0 {
+				if want := map[bool]int{true: 6}[silent]; stood != want || len(seats[0].stood) != 0 {
 					t.Errorf("this node stood in %d shards, %d times in the one that has a leader", stood, len(seats[0].stood))
 				}
 			})
@@ -150,10 +159,90 @@ func TestSilentNodeIsGivenUp(t *testing.T) {
 	}
 }
 
+// A leader that has been silent for an election timeout is given up, in all that it led, if
+// a majority misses it; one that another node hears of is not, nor one of which the other
+// can't be asked.
+func TestMissedLeaderIsGivenUp(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		missed bool
+		err    error
+		led    []uint64 // who leads each shard when the silence is noticed
+		stood  []bool
+	}{
+		{name: "missed by both", missed: true, led: []uint64{1, 1}, stood: []bool{true, true}},
+		{name: "missed here alone", led: []uint64{1, 1}, stood: []bool{false, false}},
+		{name: "nobody answers", missed: true, err: errors.New("lost"), led: []uint64{1, 1}, stood: []bool{false, false}},
+		// A replica that stood by itself, and was not elected, knows no leader.
+		{name: "an election failed", missed: true, led: []uint64{0, 1}, stood: []bool{true, true}},
+		{name: "another leads", missed: true, led: []uint64{3, 1}, stood: []bool{false, true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := make(chan [2]uint64, 100) // whom, and about whom
+				s, seats := bench(t, 20, len(c.led), func(_ context.Context, node, missing uint64) (bool, error) {
+					asked <- [2]uint64{node, missing}
+					return c.missed, c.err
+				})
+				wait := func(beats int) {
+					for range beats {
+						time.Sleep(testBeat)
+						s.heard(30)
+					}
+				}
+				time.Sleep(testBeat / 2)
+				wait(1)
+				for i, l := range c.led {
+					if l != 1 {
+						seats[i].lead(l)
+					}
+				}
+				wait(8)
+				if len(asked) > 0 {
+					t.Fatalf("others were asked before an election timeout: %v", <-asked)
+				}
+				wait(7)
+				s.close()
+				if got := <-asked; got != [2]uint64{30, 10} {
+					t.Errorf("asked %d whether it misses %d", got[0], got[1])
+				}
+				for i, seat := range seats {
+					if len(seat.stood) > 0 != c.stood[i] {
+						t.Errorf("shard %d: stood %d times", i, len(seat.stood))
+					}
+				}
+			})
+		})
+	}
+}
+
+// A leader that comes back while this node waits for its turn keeps what it leads, and so
+// does one that was elected meanwhile.
+func TestOnlyTheGoneAreStoodAgainst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, seats := bench(t, 20, 2, missesNobody)
+		s.lost(10)
+		time.Sleep(testBeat / 2)
+		for _, c := range seats {
+			c.mu.Lock()
+			c.stood = nil
+			c.mu.Unlock()
+			c.lead(1)
+		}
+		time.Sleep(testElection)
+		s.close()
+		for i, c := range seats {
+			if len(c.stood) > 0 {
+				t.Errorf("this node stood in shard %d against a leader of a later term", i)
+			}
+		}
+	})
+}
+
 // Who leads is left alone after close.
 func TestSuccessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, seats := bench(t, 20, 4)
+		s, seats := bench(t, 20, 4, missesNobody)
 		s.lost(10)
 		s.close()
 		time.Sleep(testElection)

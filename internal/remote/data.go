@@ -30,6 +30,8 @@ const (
 	methodApplied    byte = 26
 	// methodFingerprint is answered by every replica, too.
 	methodFingerprint byte = 27
+	// methodMissed is about a node, and answered by every other.
+	methodMissed byte = 28
 )
 
 // Leaders finds the leaders of data shards on other nodes.
@@ -47,7 +49,7 @@ var _ router.Leaders = (*Leaders)(nil)
 // Applied returns the index of the log up to which a node has applied a shard. A
 // node that answers is there to take over its leadership.
 func (l *Leaders) Applied(ctx context.Context, node, shardID uint64) (index uint64, err error) {
-	r, err := l.ask(ctx, node, binary.AppendUvarint([]byte{methodApplied}, shardID))
+	r, err := ask(ctx, l.Mesh, node, binary.AppendUvarint([]byte{methodApplied}, shardID))
 	if err != nil {
 		return 0, err
 	}
@@ -58,7 +60,7 @@ func (l *Leaders) Applied(ctx context.Context, node, shardID uint64) (index uint
 // Fingerprint hashes a shard as another node's replica holds it.
 func (l *Leaders) Fingerprint(ctx context.Context, node, shardID uint64, rev, floor int64) (f shard.Fingerprint, err error) {
 	request := binary.AppendUvarint([]byte{methodFingerprint}, shardID)
-	r, err := l.ask(ctx, node, binary.AppendVarint(binary.AppendVarint(request, rev), floor))
+	r, err := ask(ctx, l.Mesh, node, binary.AppendVarint(binary.AppendVarint(request, rev), floor))
 	if err != nil {
 		return f, err
 	}
@@ -66,9 +68,19 @@ func (l *Leaders) Fingerprint(ctx context.Context, node, shardID uint64, rev, fl
 	return f, r.done()
 }
 
+// Missed asks a node whether it misses another: Raft has not heard of that for a while.
+func Missed(ctx context.Context, mesh Mesh, node, missing uint64) (bool, error) {
+	r, err := ask(ctx, mesh, node, binary.AppendUvarint([]byte{methodMissed}, missing))
+	if err != nil {
+		return false, err
+	}
+	missed := r.uvarint() == 1
+	return missed, r.done()
+}
+
 // ask makes a call of a node, whoever leads.
-func (l *Leaders) ask(ctx context.Context, node uint64, request []byte) (reader, error) {
-	answer, err := l.Mesh.Call(ctx, node, request)
+func ask(ctx context.Context, mesh Mesh, node uint64, request []byte) (reader, error) {
+	answer, err := mesh.Call(ctx, node, request)
 	if err != nil {
 		return reader{}, err
 	}

@@ -86,3 +86,25 @@ func FuzzHandle(f *testing.F) {
 		}
 	})
 }
+
+// A node is asked whether it misses another; one that can't say so is taken for none.
+func TestMissed(t *testing.T) {
+	for _, c := range []struct {
+		missed func(node uint64) bool
+		about  uint64
+		want   bool
+		failed bool
+	}{
+		{missed: func(node uint64) bool { return node == 1<<63 }, about: 1 << 63, want: true},
+		{missed: func(node uint64) bool { return node == 1<<63 }, about: 7},
+		{about: 7, failed: true},
+	} {
+		got, err := Missed(t.Context(), &direct{server: &Server{Missed: c.missed}}, 2, c.about)
+		if got != c.want || (err != nil) != c.failed {
+			t.Errorf("missed %x: %v, %v", c.about, got, err)
+		}
+	}
+	if got, err := Missed(t.Context(), &direct{err: errors.New("lost")}, 2, 7); got || err == nil {
+		t.Errorf("lost on the way: %v, %v", got, err)
+	}
+}

@@ -21,6 +21,8 @@ type Server struct {
 	// Unfit, if not nil, reports that the node takes over no leadership: it is about to stop
 	// or can't write.
 	Unfit func() bool
+	// Missed, if not nil, reports whether this node misses another.
+	Missed func(node uint64) bool
 }
 
 // Handle answers one call.
@@ -33,6 +35,8 @@ func (s *Server) Handle(ctx context.Context, request []byte) (answer []byte) {
 	switch {
 	case request[0] == methodApplied:
 		serve = s.applied
+	case request[0] == methodMissed:
+		serve = s.missed
 	case request[0] < firstDataMethod:
 		serve = s.system
 	}
@@ -44,7 +48,7 @@ func (s *Server) Handle(ctx context.Context, request []byte) (answer []byte) {
 }
 
 // Describe returns the name of a request's method, and the id of the shard that it is
-// for.
+// for, or of the node that it is about.
 func Describe(request []byte) (name string, shardID uint64) {
 	if len(request) == 0 {
 		return "", 0
@@ -61,7 +65,7 @@ var methodNames = map[byte]string{
 	methodSystemPropose: "Propose", methodSystemConfirm: "Confirm", methodAsk: "Ask",
 	methodCarry: "Write", methodConfirm: "Confirm", methodPromise: "Promise", methodRaise: "Raise", methodSweepTo: "SweepTo",
 	methodRenew: "Renew", methodTimeToLive: "TimeToLive", methodAwaitEnded: "AwaitEnded", methodRegister: "Register", methodDrop: "Drop",
-	methodApplied: "Applied", methodFingerprint: "Fingerprint",
+	methodApplied: "Applied", methodFingerprint: "Fingerprint", methodMissed: "Missed",
 }
 
 // applied answers how far a replica here has applied, unless it must not take over.
@@ -83,6 +87,22 @@ func (s *Server) applied(_ context.Context, _ byte, r *reader) ([]byte, error) {
 		return nil, shard.ErrStopped
 	}
 	return binary.AppendUvarint([]byte{codeOK}, replica.Applied()), nil
+}
+
+// missed answers whether this node misses another.
+func (s *Server) missed(_ context.Context, _ byte, r *reader) ([]byte, error) {
+	node := r.uvarint()
+	if err := r.done(); err != nil {
+		return nil, err
+	}
+	if s.Missed == nil {
+		return nil, shard.ErrStopped
+	}
+	missed := uint64(0)
+	if s.Missed(node) {
+		missed = 1
+	}
+	return binary.AppendUvarint([]byte{codeOK}, missed), nil
 }
 
 // data answers a call for a data shard. One that comes to a leader before it serves waits
