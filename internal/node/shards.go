@@ -49,7 +49,7 @@ func (n *Node) openShards(ctx context.Context, o *Options) error {
 		}
 	}
 	if n.mesh != nil {
-		n.answerCalls(remote.Server{System: n.cluster.Here(), SystemLog: n.cluster.Replica(), Shards: n.shards, Unfit: n.unfit, Missed: n.succession.silent})
+		n.answerCalls(remote.Server{System: n.cluster.Here(), SystemLog: n.cluster.Replica(), Shards: n.shards, Unfit: n.unfit, Missed: n.succession.misses})
 	}
 	return n.bearShards(ctx, state)
 }
@@ -72,7 +72,7 @@ func (n *Node) openSystem(o *Options) error {
 	}
 	var err error
 	if n.cluster, err = placement.Start(c); err == nil && n.mesh != nil {
-		n.answerCalls(remote.Server{System: n.cluster.Here(), Missed: n.succession.silent})
+		n.answerCalls(remote.Server{System: n.cluster.Here(), Missed: n.succession.misses})
 	}
 	return err
 }

@@ -11,13 +11,18 @@ import (
 	"github.com/latchkey-db/latchkey/shard"
 )
 
+// settleFactor is how many election timeouts a node that was given up is left alone, silent
+// as it is. Elections may take longer than turns, as where disks are slow, and who is asked
+// to stand disturbs those who do.
+const settleFactor = 4
+
 // succession finds out that a node is gone sooner than each shard does by itself, and
 // has this node stand for election for what the other led. Raft waits for each shard
 // until a random timeout has passed, and the last of many shards waits long. Here
 //
 //   - a node whose process is no more (peer.Config.Gone) is not waited for at all,
-//   - a node that has been silent for an election timeout is not waited for any longer,
-//     if others miss it too, so that those who do are a majority, and
+//   - a node that leads and has been silent for an election timeout is not waited for any
+//     longer, if so many miss it that they are a majority, and
 //   - a node that lost one shard because it was silent is not waited for in the others:
 //     a majority has missed it for an election timeout already.
 //
@@ -32,7 +37,7 @@ type succession struct {
 	// unheard counts, for each other node, this node's own heartbeats since something was
 	// heard of it. A process that stood still counts none.
 	unheard map[uint64]*atomic.Int64
-	// ask asks a node whether it finds another silent.
+	// ask asks a node whether it misses another.
 	ask func(ctx context.Context, node, missing uint64) (bool, error)
 
 	stop context.CancelFunc
@@ -102,28 +107,38 @@ func (s *succession) close() {
 	s.replicas = nil
 }
 
-// count counts one heartbeat, and asks the others about a leader that has been silent for
-// as many as make an election timeout.
+// count counts one heartbeat, and asks the others about leaders that this node misses.
 func (s *succession) count(ctx context.Context) {
 	for node, n := range s.unheard {
-		if time.Duration(n.Add(1))*s.beat >= s.election && s.leads(node) {
+		n.Add(1)
+		if s.misses(node) && !s.givenUp(node) {
 			s.wg.Go(func() { s.inquire(ctx, node) })
 		}
 	}
 }
 
-// leads reports whether a node that was not given up lately leads something, as far as
-// this one knows.
-func (s *succession) leads(node uint64) bool {
+// misses reports whether nothing has been heard for an election timeout of a node that
+// leads something, as far as this one knows. One that leads nothing may well be silent.
+func (s *succession) misses(node uint64) bool {
+	if !s.silent(node, s.election) {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.missedLocked(node) && slices.ContainsFunc(s.replicas, s.ledByLocked(replicaOf(s.nodes, node)))
+	return slices.ContainsFunc(s.replicas, s.ledByLocked(replicaOf(s.nodes, node)))
 }
 
-// missedLocked reports whether a node was given up lately. s.mu must be held.
-func (s *succession) missedLocked(node uint64) bool {
+// givenUp reports whether a node was given up not long ago.
+func (s *succession) givenUp(node uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.givenUpLocked(node, settleFactor*s.election)
+}
+
+// givenUpLocked reports whether a node was given up within a time. s.mu must be held.
+func (s *succession) givenUpLocked(node uint64, within time.Duration) bool {
 	at, ok := s.missed[node]
-	return ok && time.Since(at) < s.election
+	return ok && time.Since(at) < within
 }
 
 // ledByLocked returns what reports whether a replica led a shard last, and no other is
@@ -135,8 +150,7 @@ func (s *succession) ledByLocked(replicaID uint64) func(candidate) bool {
 	}
 }
 
-// inquire gives a node up if those who find it silent are a majority of all, this one
-// among them.
+// inquire gives a node up if those who miss it are a majority of all, this one among them.
 func (s *succession) inquire(ctx context.Context, node uint64) {
 	ctx, cancel := context.WithTimeout(ctx, s.beat)
 	defer cancel()
@@ -148,25 +162,26 @@ func (s *succession) inquire(ctx context.Context, node uint64) {
 			answers <- missed && err == nil
 		}()
 	}
-	silent := 1
+	missing := 1
 	for range others {
 		if <-answers {
-			silent++
+			missing++
 		}
-		if silent > len(s.nodes)/2 {
+		if missing > len(s.nodes)/2 {
 			s.lost(node)
 			return
 		}
 	}
 }
 
-// silent reports whether nothing has been heard of a node for half an election timeout.
-func (s *succession) silent(node uint64) bool {
+// silent reports whether nothing has been heard of a node for a time.
+func (s *succession) silent(node uint64, within time.Duration) bool {
 	n := s.unheard[node]
-	return n != nil && time.Duration(n.Load())*s.beat >= s.election/2
+	return n != nil && time.Duration(n.Load())*s.beat >= within
 }
 
-// follow keeps who leads a shard, and gives a node up that was silent and lost it.
+// follow keeps who leads a shard, and gives a node up that lost it and was silent for half an
+// election timeout: a majority has missed it.
 func (s *succession) follow(ctx context.Context, r candidate) {
 	for ctx.Err() == nil {
 		known, over := r.LeaderUntil()
@@ -175,7 +190,7 @@ func (s *succession) follow(ctx context.Context, r candidate) {
 			last := s.last[r.ShardID()]
 			s.last[r.ShardID()] = known.ReplicaID
 			s.mu.Unlock()
-			if node := s.nodeOf(last); last != known.ReplicaID && s.silent(node) {
+			if node := s.nodeOf(last); last != known.ReplicaID && s.silent(node, s.election/2) {
 				s.lost(node)
 			}
 		}
@@ -201,7 +216,7 @@ func (s *succession) lost(node uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// One loss shows in many ways. What the first has begun is left alone.
-	if s.missedLocked(node) {
+	if s.givenUpLocked(node, s.election) {
 		return
 	}
 	s.missed[node] = time.Now()

@@ -216,6 +216,51 @@ func TestMissedLeaderIsGivenUp(t *testing.T) {
 	}
 }
 
+// A node is missed that leads, as far as one knows, and was silent for a whole election
+// timeout; whoever leads nothing may be silent. It stays missed when it has been given up,
+// for others who ask.
+func TestMisses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, seats := bench(t, 20, 1, missesNobody)
+		defer s.close()
+		time.Sleep(testElection - testBeat/2)
+		if s.misses(10) {
+			t.Error("a leader was missed before an election timeout")
+		}
+		time.Sleep(testBeat)
+		if !s.misses(10) || s.misses(30) || s.misses(20) {
+			t.Errorf("missed: the leader %v, a follower %v, itself %v", s.misses(10), s.misses(30), s.misses(20))
+		}
+		s.lost(10)
+		if !s.misses(10) {
+			t.Error("a leader was not missed any more when it had been given up")
+		}
+		seats[0].lead(0)
+		if !s.misses(10) {
+			t.Error("a leader was not missed any more when an election had begun")
+		}
+		seats[0].lead(3)
+		if s.misses(10) {
+			t.Error("a node was missed that another had followed")
+		}
+	})
+}
+
+// Elections that take long are not disturbed: a node that stays silent is not given up over
+// and over.
+func TestSlowElectionsAreLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, seats := bench(t, 20, 1, func(context.Context, uint64, uint64) (bool, error) { return true, nil })
+		time.Sleep(testElection + testBeat)
+		seats[0].lead(0)
+		time.Sleep((settleFactor - 1) * testElection)
+		s.close()
+		if len(seats[0].stood) != 2 {
+			t.Errorf("this node stood %d times while an election was under way", len(seats[0].stood))
+		}
+	})
+}
+
 // A leader that comes back while this node waits for its turn keeps what it leads, and so
 // does one that was elected meanwhile.
 func TestOnlyTheGoneAreStoodAgainst(t *testing.T) {

@@ -68,7 +68,8 @@ func (l *Leaders) Fingerprint(ctx context.Context, node, shardID uint64, rev, fl
 	return f, r.done()
 }
 
-// Missed asks a node whether it misses another: Raft has not heard of that for a while.
+// Missed asks a node whether it misses another: it takes that for a leader and has not heard
+// of it for an election timeout.
 func Missed(ctx context.Context, mesh Mesh, node, missing uint64) (bool, error) {
 	r, err := ask(ctx, mesh, node, binary.AppendUvarint([]byte{methodMissed}, missing))
 	if err != nil {
