@@ -75,7 +75,7 @@ func Missed(ctx context.Context, mesh Mesh, node, missing uint64) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	missed := r.uvarint() == 1
+	missed := r.bool()
 	return missed, r.done()
 }
 
@@ -160,11 +160,7 @@ func (l *leader) Promise(ctx context.Context, rev int64, reads []keys.Span) (ind
 // Raise raises the shard's fence.
 func (l *leader) Raise(ctx context.Context, f shard.Fence) (index uint64, err error) {
 	return l.index(ctx, methodRaise, func(dst []byte) []byte {
-		closed := uint64(0)
-		if f.Closed {
-			closed = 1
-		}
-		return binary.AppendUvarint(binary.AppendUvarint(dst, f.Epoch), closed)
+		return appendBool(binary.AppendUvarint(dst, f.Epoch), f.Closed)
 	})
 }
 
@@ -187,11 +183,7 @@ func (l *leader) Renew(ctx context.Context, id int64) (ttl int64, err error) {
 // TimeToLive asks for a lease's life.
 func (l *leader) TimeToLive(ctx context.Context, id int64, attached bool) (life shard.LeaseLife, found bool, err error) {
 	r, err := l.call(ctx, true, methodTimeToLive, func(dst []byte) []byte {
-		asked := uint64(0)
-		if attached {
-			asked = 1
-		}
-		return binary.AppendUvarint(binary.AppendVarint(dst, id), asked)
+		return appendBool(binary.AppendVarint(dst, id), attached)
 	})
 	if err != nil || len(r.rest) == 0 {
 		return life, false, err
@@ -233,11 +225,7 @@ func (l *leader) Drop(ctx context.Context, ended []lease.Ref) error {
 func appendLife(dst []byte, l *shard.LeaseLife) []byte {
 	dst = binary.AppendVarint(binary.AppendVarint(dst, l.ID), l.TTL)
 	dst = binary.AppendVarint(binary.AppendUvarint(dst, l.Incarnation), int64(l.Aging))
-	ending := uint64(0)
-	if l.Ending {
-		ending = 1
-	}
-	dst = binary.AppendVarint(binary.AppendUvarint(dst, ending), int64(l.Remaining))
+	dst = binary.AppendVarint(appendBool(dst, l.Ending), int64(l.Remaining))
 	// No keys are told from none asked for.
 	count := uint64(0)
 	if l.Keys != nil {
@@ -257,7 +245,7 @@ func appendLife(dst []byte, l *shard.LeaseLife) []byte {
 func cutLife(r *reader) (l shard.LeaseLife) {
 	l.ID, l.TTL = r.varint(), r.varint()
 	l.Incarnation, l.Aging = r.uvarint(), time.Duration(r.varint())
-	l.Ending, l.Remaining = r.uvarint() == 1, time.Duration(r.varint())
+	l.Ending, l.Remaining = r.bool(), time.Duration(r.varint())
 	if n := r.uvarint(); n > 0 && n-1 <= uint64(len(r.rest)) {
 		l.Keys = make([][]byte, 0, n-1)
 		for range n - 1 {

@@ -98,11 +98,7 @@ func (s *Server) missed(_ context.Context, _ byte, r *reader) ([]byte, error) {
 	if s.Missed == nil {
 		return nil, shard.ErrStopped
 	}
-	missed := uint64(0)
-	if s.Missed(node) {
-		missed = 1
-	}
-	return binary.AppendUvarint([]byte{codeOK}, missed), nil
+	return appendBool([]byte{codeOK}, s.Missed(node)), nil
 }
 
 // data answers a call for a data shard. One that comes to a leader before it serves waits
@@ -149,7 +145,7 @@ var dataCalls = map[byte]func(d *shard.Data, r *reader) func(ctx context.Context
 		return indexed(func(ctx context.Context) (uint64, error) { return d.Promise(ctx, rev, reads) })
 	},
 	methodRaise: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
-		f := shard.Fence{Epoch: r.uvarint(), Closed: r.uvarint() == 1}
+		f := shard.Fence{Epoch: r.uvarint(), Closed: r.bool()}
 		return indexed(func(ctx context.Context) (uint64, error) { return d.Raise(ctx, f) })
 	},
 	methodSweepTo: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
@@ -164,7 +160,7 @@ var dataCalls = map[byte]func(d *shard.Data, r *reader) func(ctx context.Context
 		}
 	},
 	methodTimeToLive: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
-		id, attached := r.varint(), r.uvarint() == 1
+		id, attached := r.varint(), r.bool()
 		return func(ctx context.Context, dst []byte) ([]byte, error) {
 			life, found, err := d.TimeToLive(ctx, id, attached)
 			if err != nil || !found {

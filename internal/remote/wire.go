@@ -6,6 +6,13 @@ import (
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
+func appendBool(dst []byte, v bool) []byte {
+	if v {
+		return binary.AppendUvarint(dst, 1)
+	}
+	return binary.AppendUvarint(dst, 0)
+}
+
 func appendBytes(dst, b []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }
@@ -33,6 +40,8 @@ func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.rest)
 	return cut(r, v, n)
 }
+
+func (r *reader) bool() bool { return r.uvarint() == 1 }
 
 func (r *reader) varint() int64 {
 	v, n := binary.Varint(r.rest)
