@@ -48,8 +48,8 @@ type succession struct {
 
 	// replicas are those of this node; none before start and after close.
 	replicas []candidate
-	// missed is when a node was last given up.
-	missed map[uint64]time.Time
+	// gaveUp is when a node was last given up.
+	gaveUp map[uint64]time.Time
 	// last is the replica that led each shard last. Who stands for election, and is not
 	// elected, knows no leader from then on.
 	last map[uint64]uint64
@@ -68,7 +68,7 @@ func newSuccession(self uint64, nodes []datadir.Member, beat, election time.Dura
 ) *succession {
 	s := &succession{
 		self: self, nodes: nodes, beat: beat, election: election, ask: ask, stop: func() {},
-		unheard: make(map[uint64]*atomic.Int64), missed: make(map[uint64]time.Time), last: make(map[uint64]uint64),
+		unheard: make(map[uint64]*atomic.Int64), gaveUp: make(map[uint64]time.Time), last: make(map[uint64]uint64),
 	}
 	for _, m := range nodes {
 		if m.ID != self {
@@ -137,7 +137,7 @@ func (s *succession) givenUp(node uint64) bool {
 
 // givenUpLocked reports whether a node was given up within a time. s.mu must be held.
 func (s *succession) givenUpLocked(node uint64, within time.Duration) bool {
-	at, ok := s.missed[node]
+	at, ok := s.gaveUp[node]
 	return ok && time.Since(at) < within
 }
 
@@ -219,7 +219,7 @@ func (s *succession) lost(node uint64) {
 	if s.givenUpLocked(node, s.election) {
 		return
 	}
-	s.missed[node] = time.Now()
+	s.gaveUp[node] = time.Now()
 	gone := replicaOf(s.nodes, node)
 	led := s.ledByLocked(gone)
 	for _, r := range s.replicas {
