@@ -136,6 +136,7 @@ func (d *Data) attachOnce(ctx context.Context, p Proposal, ids []int64, command 
 	if p.Kind == KindPut && verdicts[0].incarnation == 0 {
 		return o, mvcc.ErrLeaseNotFound
 	}
+	d.replica.stall("registered")
 	p.Kind, p.Payload = command(verdicts)
 	return d.replica.outcomeOf(ctx, p)
 }

@@ -38,7 +38,10 @@ func (r *Replica) Confirm(ctx context.Context) error {
 // instead of the one after.
 func (r *Replica) confirmOnce(context.Context, struct{}) (none struct{}, err error) {
 	began := time.Now()
-	err = r.confirm(r.Serving())
+	term := r.Serving()
+	r.stall("confirm")
+	err = r.confirm(term)
+	r.stall("confirmed")
 	r.observer.Confirmed(time.Since(began), err)
 	return none, err
 }
@@ -83,6 +86,7 @@ func (r *Replica) confirm(term uint64) error {
 				continue
 			}
 		}
+		r.stall("read index")
 		if leader, now, valid, err := r.nh.GetLeaderID(r.shardID); err != nil || !valid || leader != r.replicaID || now != term {
 			return ErrNotLeader
 		}

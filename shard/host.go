@@ -67,6 +67,10 @@ type HostConfig struct {
 	SnapshotEntries, KeptEntries uint64
 	// Observer hears what the replicas do; nil is for nobody.
 	Observer Observer
+	// Stall, if not nil, is called between two steps of a rule, where a goroutine may lose
+	// its processor for any time, with a name of the place and no lock of the replica held.
+	// Simulations sleep in it.
+	Stall func(shardID uint64, at string)
 	// LogWrites is told of the writes of the log; may be nil.
 	LogWrites *LogWrites
 	// Log receives what operators should see.

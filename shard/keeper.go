@@ -24,8 +24,10 @@ type keeper struct {
 	start time.Time
 
 	mu sync.Mutex
-	// clock is nil while this node does not lead; protected by mu.
+	// clock is that of the term, nil while this node does not lead; protected by mu, with
+	// the term.
 	clock *lease.Clock
+	term  uint64
 	// granted is the incarnation of the newest grant that the clock knows of;
 	// protected by mu.
 	granted uint64
@@ -47,9 +49,10 @@ func (k *keeper) now() time.Duration { return time.Since(k.start) }
 
 // Began starts the clock of a term: full TTLs, or what an earlier leader logged. Ends
 // under way go on.
-func (k *keeper) Began(uint64) {
+func (k *keeper) Began(term uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.term = term
 	k.clock = lease.NewClock(leadershipTick)
 	k.granted = k.d.leases.Granted()
 	records := k.d.leases.All()
@@ -217,7 +220,9 @@ func (k *keeper) applied(r *dataRun) {
 // renewal is what the clock says at the moment a renewal is read.
 type renewal struct {
 	lease.Renewal
+	// clock is the one that was renewed, and term the one that it is of.
 	clock *lease.Clock
+	term  uint64
 	// settled is closed when an end on its way is settled.
 	settled chan struct{}
 }
@@ -228,18 +233,28 @@ func (k *keeper) renew(id int64) (renewal, bool) {
 	if k.clock == nil {
 		return renewal{}, false
 	}
-	return renewal{k.clock.Renew(k.now(), id), k.clock, k.settled}, true
+	return renewal{k.clock.Renew(k.now(), id), k.clock, k.term, k.settled}, true
+}
+
+// runs reports whether a clock is the one by which leases end. Where it still is after a
+// proof of leadership, the proof was of the clock's term: each term has a clock of its own,
+// which is there before the term is served.
+func (k *keeper) runs(c *lease.Clock) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.clock == c
 }
 
 // Renew gives a lease its full TTL from the moment of the call, proves that this
-// node leads, and returns the TTL in seconds, 0 if there is no such lease. While
-// the lease's end is on its way it waits for the outcome.
+// node leads in the term whose clock was renewed, and returns the TTL in seconds, 0 if
+// there is no such lease. While the lease's end is on its way it waits for the outcome.
 func (d *Data) Renew(ctx context.Context, id int64) (int64, error) {
 	for {
 		n, ok := d.keeper.renew(id)
 		if !ok {
 			return 0, ErrNotLeader
 		}
+		d.replica.stall("renewed")
 		switch n.Standing {
 		case lease.Ending:
 			select {
@@ -257,9 +272,12 @@ func (d *Data) Renew(ctx context.Context, id int64) (int64, error) {
 				return 0, err
 			}
 		}
+		if !d.keeper.runs(n.clock) {
+			continue // the leases end by another clock, which has not heard of the call
+		}
 		rec, ok := d.leases.Get(id)
 		if ok && rec.Ending {
-			if err := d.AwaitEnded(ctx, id); err != nil {
+			if err := d.awaitForgotten(ctx, id); err != nil {
 				return 0, err
 			}
 			continue
@@ -275,14 +293,15 @@ func (d *Data) Renew(ctx context.Context, id int64) (int64, error) {
 	}
 }
 
-// freshen logs that an aged lease was renewed. The entry applied in this node's
-// term, which proves what Confirm would.
+// freshen logs that an aged lease was renewed. The entry applies in the term of the clock
+// that was renewed or not at all, which proves what Confirm would.
 func (d *Data) freshen(ctx context.Context, id int64, n renewal) error {
 	rec, ok := d.leases.Get(id)
 	if !ok {
 		return d.replica.Confirm(ctx)
 	}
-	_, err := d.replica.Propose(ctx, kindLeaseFresh, appendLeaseRef(nil, leaseRef{id: id, incarnation: rec.Incarnation}))
+	payload := appendLeaseRef(nil, leaseRef{id: id, incarnation: rec.Incarnation})
+	_, err := d.replica.Submit(ctx, Proposal{Kind: kindLeaseFresh, Payload: payload, Term: n.term})
 	switch {
 	case err == nil:
 		k := d.keeper
@@ -299,9 +318,21 @@ func (d *Data) freshen(ctx context.Context, id int64, n renewal) error {
 	}
 }
 
-// AwaitEnded waits until lease id is not ending any more, or this node does not lead.
-// Errors are ErrNotLeader and the context's.
+// AwaitEnded waits until lease id is not ending any more: all its keys are gone. It sees
+// every end that had been decided before the call, be it that the caller's replica has
+// applied the decision and this one has not yet. Errors are those of Confirm and the
+// context's.
 func (d *Data) AwaitEnded(ctx context.Context, id int64) error {
+	if err := d.replica.Confirm(ctx); err != nil {
+		return err
+	}
+	return d.awaitForgotten(ctx, id)
+}
+
+// awaitForgotten is AwaitEnded for a caller who has proved that the decision has applied
+// here. That a lease is forgotten needs no proof: it is in the log, behind all that was
+// to be done before.
+func (d *Data) awaitForgotten(ctx context.Context, id int64) error {
 	k := d.keeper
 	for {
 		k.mu.Lock()

@@ -29,6 +29,7 @@ func (r *Replica) leaderUpdated(l Leader) {
 	lead := r.serving
 	r.mu.Unlock()
 	if lead != 0 && (!mine || lead != l.Term) {
+		r.stall("deposed")
 		r.stepDown(ErrNotLeader)
 	}
 	if start {
@@ -54,6 +55,7 @@ func (r *Replica) begin(term uint64) {
 		case !mine || begun > term:
 			return
 		case begun == term:
+			r.stall("begun")
 			r.serve(term)
 			return
 		}

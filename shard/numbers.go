@@ -150,6 +150,7 @@ func (r *Replica) attempt(a *ask, pause time.Duration) {
 	ctx, cancel := context.WithTimeout(r.ctx, r.host.askTimeout())
 	defer cancel()
 	block, err := r.oracle.Ask(ctx, a.count())
+	r.stall("numbers")
 	r.mu.Lock()
 	close(a.answered)
 	var dropped []*call

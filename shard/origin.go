@@ -157,6 +157,7 @@ func (r *Replica) elsewhere(ctx context.Context, hand func(context.Context, Comm
 	go func() {
 		defer r.wg.Done()
 		defer cancel()
+		r.stall("aimed")
 		handed <- hand(handing, id, term)
 	}()
 	for {

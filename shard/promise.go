@@ -47,6 +47,7 @@ func (r *Replica) BeginPromise(ctx context.Context, rev int64) (*Promised, error
 	r.promised = max(r.promised, rev)
 	p := &Promised{r: r, rev: rev, jumps: r.jumps}
 	r.mu.Unlock()
+	r.stall("promise")
 	if err := r.Confirm(ctx); err != nil {
 		return nil, err
 	}

@@ -90,6 +90,7 @@ func (r *Replica) outcomeOf(ctx context.Context, p Proposal) (outcome, error) {
 	}
 	select {
 	case o := <-done:
+		r.stall("settled")
 		if errors.Is(o.err, ErrNotApplied) || errors.Is(o.err, ErrNotLeader) || errors.Is(o.err, ErrTimeout) {
 			r.observer.ProposalFailed()
 		}
@@ -222,6 +223,7 @@ func (r *Replica) needsSuccessorLocked(term uint64) bool {
 // are left out; a batch of calls of which none is left is not sent.
 func (r *Replica) send(f *flight, wanted bool) {
 	calls, body := r.encode(f.calls)
+	r.stall("batch")
 	r.mu.Lock()
 	f.calls, r.sending = calls, nil
 	if wanted && len(calls) == 0 || r.serving != f.term {
@@ -238,6 +240,7 @@ func (r *Replica) send(f *flight, wanted bool) {
 	for _, g := range f.groups {
 		header.compacted = max(header.compacted, g.compacted)
 	}
+	r.stall("propose")
 	entry := appendBatchHeader(make([]byte, 0, len(body)+32), header)
 	rs, err := r.nh.Propose(r.session, append(entry, body...), r.host.attempt())
 	r.mu.Lock()

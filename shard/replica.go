@@ -111,6 +111,14 @@ type Leader struct {
 	Term uint64
 }
 
+// stall is a place between two steps of a rule where a simulation may have the goroutine
+// stand still. No lock may be held.
+func (r *Replica) stall(at string) {
+	if stall := r.host.cfg.Stall; stall != nil {
+		stall(r.shardID, at)
+	}
+}
+
 // ShardID returns the id of the replica's shard.
 func (r *Replica) ShardID() uint64 { return r.shardID }
 

@@ -50,6 +50,7 @@ func (s *stateMachine) Open(<-chan struct{}) (uint64, error) {
 // Pebble batch. An error stops the process, which is right: the state can't be
 // written.
 func (s *stateMachine) Update(entries []sm.Entry) ([]sm.Entry, error) {
+	s.r.stall("apply")
 	s.r.machineMu.Lock()
 	defer s.r.machineMu.Unlock()
 	b := s.db.NewBatch()
@@ -222,6 +223,7 @@ func stoppedOr(err error) error {
 // unknown outcome before the new state is visible: the log between the old
 // state and the new one was never seen here.
 func (s *stateMachine) RecoverFromSnapshot(r io.Reader, stop <-chan struct{}) error {
+	s.r.stall("recover")
 	s.r.machineMu.Lock()
 	defer s.r.machineMu.Unlock()
 	s.r.lost()

@@ -11,6 +11,10 @@ import (
 // the ones given; 0 is never.
 type chaos struct {
 	transfers, campaigns, cuts, deaths time.Duration
+	// speeds is how often other replicas are slow to apply, and stalls the chance, in
+	// thousandths, that a goroutine stands still between two steps of a rule.
+	speeds time.Duration
+	stalls int
 }
 
 // shards returns the ids of all shards.
@@ -53,6 +57,14 @@ func (ch chaos) wreak(w *workload) {
 		})
 	})
 	w.wg.Go(func() { ch.stand(w, source(4)) })
+	if ch.speeds > 0 || ch.stalls > 0 {
+		s := &randomStalls{chance: ch.stalls, rnd: source(5)}
+		c.setStall(s.stall)
+		w.wg.Go(func() {
+			ids := c.shards()
+			every(source(6), ch.speeds, w.stop, func() { s.shuffle(ids) })
+		})
+	}
 	w.wg.Go(func() {
 		rnd := source(2)
 		every(rnd, ch.cuts, w.stop, func() {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -59,6 +60,8 @@ type cluster struct {
 	nodes   []*node
 	// interfere decides on calls between nodes; nil for none.
 	interfere atomic.Pointer[func(call) interference]
+	// stalls says where goroutines stand still; nil for nowhere.
+	stalls atomic.Pointer[staller]
 	// unswept keeps the shards from taking over compactions.
 	unswept atomic.Bool
 	// ctx ends, and wg is waited for, when the cluster is closed.
@@ -67,11 +70,18 @@ type cluster struct {
 	wg     sync.WaitGroup
 }
 
+// never is more entries than any test makes.
+const never = 1 << 40
+
 // fourShards are the splits of most tests.
 var fourShards = []string{"b", "c", "d"}
 
 func newCluster(tb testing.TB, o options) *cluster {
 	tb.Helper()
+	// Pebble keeps channels in pools, which must not pass from one bubble to the next: what
+	// lies in a pool is gone after two collections.
+	runtime.GC()
+	runtime.GC()
 	c := &cluster{tb: tb, options: o, rnd: rand.New(rand.NewPCG(o.seed, 1)), net: newNetwork(rand.New(rand.NewPCG(o.seed, 2)))}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	processes := make([]*process, 0, nodes)
