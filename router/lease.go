@@ -54,6 +54,10 @@ func (r *Router) grant(ctx context.Context, id, ttl int64) (*pb.LeaseGrantRespon
 	}
 	c := command{kind: shard.KindLeaseGrant, request: &pb.LeaseGrantRequest{ID: id, TTL: ttl}}
 	for {
+		issued, err := r.issued(ctx, d)
+		if err != nil {
+			return nil, err
+		}
 		resp, err := write[*pb.LeaseGrantResponse](ctx, r, d, c)
 		if errors.Is(err, lease.ErrEnding) {
 			if err := r.awaitEnded(ctx, d, id); err != nil {
@@ -64,9 +68,25 @@ func (r *Router) grant(ctx context.Context, id, ttl int64) (*pb.LeaseGrantRespon
 		if err != nil {
 			return nil, err
 		}
-		resp.Header = r.header()
+		resp.Header.Revision = max(resp.Header.Revision, issued)
+		r.shown(resp.Header)
 		return resp, nil
 	}
+}
+
+// issued returns a revision for the header of a call that has no number of its own, if
+// several shards share the order of revisions; 0 where the shard of the call counts by
+// itself, and its answer has the revision. It is not below that of any change that was
+// acknowledged before, and below that of every change that begins later: asked for before
+// the call takes effect, it is of that moment.
+func (r *Router) issued(ctx context.Context, d *shard.Data) (int64, error) {
+	if !d.Shape().Ordered {
+		return 0, nil
+	}
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
+	now, err := r.newestNumber(ctx)
+	return now.Newest, err
 }
 
 // awaitEnded waits until the lease whose end is under way is gone.
@@ -87,20 +107,28 @@ func (r *Router) LeaseRevoke(ctx context.Context, req *pb.LeaseRevokeRequest) (*
 	if err := r.mayUse(a, d, req.ID); err != nil {
 		return nil, err
 	}
-	resp, err := write[*pb.LeaseRevokeResponse](ctx, r, d, a.command(shard.KindLeaseRevoke, req, req.ID))
-	ending := errors.Is(err, lease.ErrEnding)
-	if err != nil && !ending {
+	resp, err := write[shard.Revoked](ctx, r, d, a.command(shard.KindLeaseRevoke, req, req.ID))
+	switch {
+	case errors.Is(err, lease.ErrEnding):
+		// Somebody else's end was there first.
+		if err := r.awaitEnded(ctx, d, req.ID); err != nil {
+			return nil, err
+		}
+		return nil, lease.ErrNotFound
+	case err != nil:
 		return nil, err
+	case !resp.Ending:
+		return resp.LeaseRevokeResponse, nil
 	}
 	if err := r.awaitEnded(ctx, d, req.ID); err != nil {
 		return nil, err
 	}
-	if ending {
-		// Somebody else's end was there first.
-		return nil, lease.ErrNotFound
+	// Each shard has deleted its keys at a revision of its own, all up to this one.
+	if resp.Header.Revision, err = r.issued(ctx, d); err != nil {
+		return nil, err
 	}
-	resp.Header = r.header()
-	return resp, nil
+	r.shown(resp.Header)
+	return resp.LeaseRevokeResponse, nil
 }
 
 // LeaseRenew renews a lease at the moment of the call.
@@ -135,15 +163,18 @@ func (r *Router) LeaseTimeToLive(ctx context.Context, req *pb.LeaseTimeToLiveReq
 	if err != nil {
 		return nil, err
 	}
-	life, err := r.life(ctx, d, req)
+	header := r.header()
+	life, rev, err := r.life(ctx, d, req)
 	if err != nil {
 		return nil, err
 	}
 	if err := a.attached(d, life.Keys); err != nil {
 		return nil, err
 	}
+	header.Revision = max(header.Revision, rev)
+	r.shown(header)
 	return &pb.LeaseTimeToLiveResponse{
-		Header:     r.header(),
+		Header:     header,
 		ID:         req.ID,
 		TTL:        int64(life.Remaining / time.Second),
 		GrantedTTL: life.TTL,
@@ -153,30 +184,31 @@ func (r *Router) LeaseTimeToLive(ctx context.Context, req *pb.LeaseTimeToLiveReq
 
 // life asks a lease's home for what the lease has left, and all shards that may have
 // keys of it for those. The keys are those of one revision; which shards may have some
-// is asked once that is in hand, so that none is missed.
-func (r *Router) life(ctx context.Context, d *shard.Data, req *pb.LeaseTimeToLiveRequest) (shard.LeaseLife, error) {
+// is asked once that is in hand, so that none is missed. rev is the revision, 0 where only
+// the home was asked.
+func (r *Router) life(ctx context.Context, d *shard.Data, req *pb.LeaseTimeToLiveRequest) (life shard.LeaseLife, rev int64, err error) {
 	ctx, cancel := r.bounded(ctx)
 	defer cancel()
 	ordered := d.Shape().Ordered
 	for {
 		before, err := r.lifeAtHome(ctx, d, req.ID, req.Keys && !ordered)
 		if err != nil || !req.Keys || !ordered {
-			return before, err
+			return before, 0, err
 		}
 		now, err := r.newestNumber(ctx)
 		if err != nil {
-			return before, err
+			return before, 0, err
 		}
 		life, err := r.lifeAtHome(ctx, d, req.ID, false)
 		if err != nil {
-			return life, err
+			return life, 0, err
 		}
 		if life.Incarnation != before.Incarnation {
 			continue
 		}
 		life.Keys, err = r.attachedKeys(ctx, d, life, now.Newest)
 		if !errors.Is(err, errLookAgain) && !errors.Is(err, mvcc.ErrReplaced) {
-			return life, err
+			return life, now.Newest, err
 		}
 	}
 }
@@ -317,6 +349,7 @@ func (a access) attached(d *shard.Data, keys [][]byte) error {
 
 // LeaseLeases lists all leases by id, to those who may read all keys of all leases.
 func (r *Router) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
+	resp := &pb.LeaseLeasesResponse{Header: r.header()}
 	g, confirming := errgroup.WithContext(ctx)
 	for _, d := range r.shards {
 		g.Go(func() error { return r.confirm(confirming, d) })
@@ -328,7 +361,6 @@ func (r *Router) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb
 	if err != nil {
 		return nil, err
 	}
-	resp := &pb.LeaseLeasesResponse{Header: r.header()}
 	for _, d := range r.shards {
 		for _, rec := range d.Leases() {
 			if rec.Ending {
@@ -344,5 +376,6 @@ func (r *Router) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb
 	return resp, nil
 }
 
-// header is that of a lease's answer: a revision that was issued, which may lag.
+// header is that of an answer that changes nothing: a revision that this node knows, taken
+// before the call is carried out.
 func (r *Router) header() *pb.ResponseHeader { return &pb.ResponseHeader{Revision: r.Revision()} }

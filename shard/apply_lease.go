@@ -66,21 +66,33 @@ func (r *dataRun) grant(req *pb.LeaseGrantRequest, _ mvcc.Opts) (*pb.LeaseGrantR
 	return &pb.LeaseGrantResponse{Header: r.header(), ID: rec.ID, TTL: rec.TTL}, nil
 }
 
-func (r *dataRun) revoke(req *pb.LeaseRevokeRequest, o mvcc.Opts) (*pb.LeaseRevokeResponse, error) {
+// Revoked is the answer to a revocation.
+type Revoked struct {
+	*pb.LeaseRevokeResponse
+	// Ending says that other shards have still to delete keys of the lease. The header has
+	// the revision at which the end was decided.
+	Ending bool
+}
+
+func (r *dataRun) revoke(req *pb.LeaseRevokeRequest, o mvcc.Opts) (resp Revoked, err error) {
 	if !r.home(req.ID) {
-		return nil, errNotOwned
+		return resp, errNotOwned
 	}
 	rec, ok := r.d.leases.Get(req.ID)
 	switch {
 	case !ok:
-		return nil, lease.ErrNotFound
+		return resp, lease.ErrNotFound
 	case rec.Ending:
-		return nil, lease.ErrEnding
+		return resp, lease.ErrEnding
 	}
+	resp.Ending = len(r.d.leases.Registered(req.ID)) > 0
 	if err := r.end(req.ID, o.Number); err != nil {
-		return nil, err
+		return resp, err
 	}
-	return &pb.LeaseRevokeResponse{Header: r.header()}, nil
+	resp.LeaseRevokeResponse = &pb.LeaseRevokeResponse{Header: r.header()}
+	// The number is the command's revision where it deleted no key, too.
+	resp.Header.Revision = max(resp.Header.Revision, o.Number)
+	return resp, nil
 }
 
 // end removes a lease and deletes its keys at one revision, which has the number

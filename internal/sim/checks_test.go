@@ -64,11 +64,16 @@ func (c *checker) check() {
 		switch {
 		case o.writes():
 			c.write(o)
+		case o.changesLease():
+			if o.outcome == answered {
+				c.placed = append(c.placed, placed{o, o.header(), false})
+			}
 		default:
 			c.read(o)
 		}
 	}
 	c.unexplained()
+	c.revocations()
 	c.order()
 	c.compactions()
 }
@@ -196,6 +201,22 @@ func (c *checker) leaseEnd(rev int64) bool {
 	}
 	l.deletedAt = append(l.deletedAt, rev)
 	return true
+}
+
+// revocations checks that what the header of a revocation says is the revision at which the
+// keys of the lease went, or of several shards the last.
+func (c *checker) revocations() {
+	for _, o := range c.h.ops {
+		r, ok := o.req.(*pb.LeaseRevokeRequest)
+		if !ok || o.outcome != answered {
+			continue
+		}
+		for _, rev := range c.leases[r.ID].deletedAt {
+			if rev > o.header() || rev <= c.solo && rev != o.header() {
+				c.fault("keys went at %d: %v", rev, o)
+			}
+		}
+	}
 }
 
 // order checks that calls which came one after the other have their places in the

@@ -66,6 +66,16 @@ func (o *op) writes() bool {
 	}
 }
 
+// changesLease reports whether the request grants or revokes a lease.
+func (o *op) changesLease() bool {
+	switch o.req.(type) {
+	case *pb.LeaseGrantRequest, *pb.LeaseRevokeRequest:
+		return true
+	default:
+		return false
+	}
+}
+
 // serializable reports whether the request asked for no more than what a node knows.
 func (o *op) serializable() bool {
 	r, ok := o.req.(*pb.RangeRequest)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/latchkey-db/latchkey/mvcc"
 )
@@ -278,6 +279,72 @@ func TestPickedLeasesHaveTheirHomeHere(t *testing.T) {
 			if made := abroad.made() - before; (made > 0) != (node == 3) {
 				t.Errorf("node %d: %d calls to other nodes", node, made)
 			}
+		}
+	})
+}
+
+// The header of a grant or revocation has the revision of the moment at which that took
+// place: not below what was acknowledged before, though on another shard and through another
+// node, and below what comes after; that of a revocation is the one of its deletion.
+func TestHeadersOfLeaseCalls(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		c.place(shardB, c.nodes[1])
+		c.slowApply(3, shardB, 20*time.Millisecond)
+		id := c.leaseAt(shardA)
+		before := c.node(2).put(t, "b/before", "1")
+		granted, err := c.node(3).router.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: id, TTL: 60})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after := c.node(2).put(t, "b/after", "1"); granted.Header.Revision < before || granted.Header.Revision >= after {
+			t.Errorf("granted at %d, between puts at %d and %d", granted.Header.Revision, before, after)
+		}
+		for _, keys := range [][]string{nil, {"a/1"}, {"a/1", "b/1"}} {
+			for _, key := range keys {
+				if err := c.node(1).attach(t, key, id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			put := c.node(2).put(t, "b/before", "2")
+			// Others go on writing while the lease ends.
+			stop := make(chan struct{})
+			busy := meanwhile(func() (struct{}, error) {
+				for {
+					select {
+					case <-stop:
+						return struct{}{}, nil
+					default:
+						c.node(2).put(t, "c/busy", "1")
+					}
+				}
+			})
+			w := c.watchAll(c.node(1))
+			revoked, err := c.node(3).router.LeaseRevoke(t.Context(), &pb.LeaseRevokeRequest{ID: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			after := c.node(2).put(t, "b/after", "2")
+			close(stop)
+			if _, err := busy.wait(); err != nil {
+				t.Fatal(err)
+			}
+			rev := revoked.Header.Revision
+			if rev < put || rev >= after {
+				t.Errorf("with keys %v revoked at %d, between puts at %d and %d", keys, rev, put, after)
+			}
+			for !slices.ContainsFunc(w.events(), func(e *mvccpb.Event) bool { return e.Kv.ModRevision >= after }) {
+				time.Sleep(time.Millisecond)
+			}
+			for _, e := range w.events() {
+				if !slices.Contains(keys, string(e.Kv.Key)) {
+					continue
+				}
+				if e.Kv.ModRevision > rev || len(keys) == 1 && e.Kv.ModRevision != rev {
+					t.Errorf("with keys %v revoked at %d: %q went at %d", keys, rev, e.Kv.Key, e.Kv.ModRevision)
+				}
+			}
+			c.node(1).grant(t, id, 60)
 		}
 	})
 }
