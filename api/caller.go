@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 	"google.golang.org/grpc"
@@ -47,6 +49,8 @@ type caller struct {
 	rev int64
 	// guarded is set when the call has met a predecessor and so waits.
 	guarded bool
+	// left is set before the call deletes its key itself.
+	left atomic.Bool
 	// held tells whether the last read of key found what the call had put there.
 	held bool
 }
@@ -72,7 +76,9 @@ func (cs *callers) open(ctx context.Context, lost error) (context.Context, *call
 	c.client.Lease = orphans{
 		clientv3.NewLeaseFromLeaseClient(adapter.LeaseServerToLeaseClient(cs.lease), c.client, time.Second),
 	}
-	c.client.Watcher = clientv3.NewWatchFromWatchClient(&countedWatch{server: cs.watch, running: &c.running}, c.client)
+	c.client.Watcher = waits{
+		clientv3.NewWatchFromWatchClient(&countedWatch{server: cs.watch, running: &c.running}, c.client), c,
+	}
 	return ctx, c, nil
 }
 
@@ -124,6 +130,7 @@ func (c *caller) DeleteRange(
 	if c.key == nil || !bytes.Equal(r.GetKey(), c.key) || len(r.GetRangeEnd()) != 0 {
 		return c.KVClient.DeleteRange(ctx, r, opts...)
 	}
+	c.left.Store(true)
 	resp, err := c.KVClient.Txn(ctx, &pb.TxnRequest{
 		Compare: []*pb.Compare{{
 			Target: pb.Compare_CREATE, Key: c.key, TargetUnion: &pb.Compare_CreateRevision{CreateRevision: c.rev},
@@ -134,6 +141,13 @@ func (c *caller) DeleteRange(
 		return nil, err
 	}
 	return &pb.DeleteRangeResponse{Header: resp.GetHeader()}, nil
+}
+
+// leave takes the call that failed out of the queue that it stands in.
+func (c *caller) leave() {
+	if c.key != nil {
+		_, _ = c.client.Delete(c.client.Ctx(), string(c.key)) // the call has failed already
+	}
 }
 
 // finds tells whether a read of the call's key found what the call had put there.
@@ -151,32 +165,38 @@ func (c *caller) keeps(ctx context.Context) (bool, error) {
 	return c.held, err
 }
 
-// guard ends the call when key, created at rev, is deleted. It returns when the
+// guard ends the call when key, created at rev, is deleted by others. It returns when the
 // call's context ends.
 func (c *caller) guard(ctx context.Context, key []byte, rev int64) {
 	start := rev + 1
-	for start > 0 {
-		start = c.await(ctx, key, start)
-		if start == 0 {
-			return
-		}
-		// The history up to here was compacted away: look again, and go on from
-		// what was seen.
-		resp, err := c.KVClient.Range(ctx, &pb.RangeRequest{Key: key})
+	for {
+		gone, err := c.await(ctx, key, start)
 		if err != nil {
-			return // the waiting call meets the same error
-		}
-		if len(resp.GetKvs()) != 1 || resp.GetKvs()[0].GetCreateRevision() != rev {
-			c.expired()
 			return
 		}
-		start = resp.GetHeader().GetRevision() + 1
+		if !gone {
+			// The history up to here was compacted away: look again, and go on from
+			// what was seen.
+			resp, err := c.KVClient.Range(ctx, &pb.RangeRequest{Key: key})
+			if err != nil {
+				return // the waiting call meets the same error
+			}
+			gone = len(resp.GetKvs()) != 1 || resp.GetKvs()[0].GetCreateRevision() != rev
+			start = resp.GetHeader().GetRevision() + 1
+		}
+		if gone {
+			if !c.left.Load() {
+				c.expired()
+			}
+			return
+		}
 	}
 }
 
-// await waits for the deletion of key from revision start on, and then ends the
-// call. It returns 0, or another revision where compaction came in between.
-func (c *caller) await(ctx context.Context, key []byte, start int64) int64 {
+// await waits for the deletion of key from revision start on, and reports whether there
+// was one: false where compaction came in between. Its error says that the watch or ctx
+// has ended.
+func (c *caller) await(ctx context.Context, key []byte, start int64) (gone bool, err error) {
 	const only = 1
 	group := c.watches.NewWatchGroup()
 	defer group.Close()
@@ -185,21 +205,46 @@ func (c *caller) await(ctx context.Context, key []byte, start int64) int64 {
 		batch, ok, err := group.Poll()
 		switch {
 		case err != nil:
-			return 0
+			return false, err
 		case ok && batch.CompactRev != 0:
-			return batch.CompactRev
+			return false, nil
 		case ok && len(batch.Events) > 0:
-			c.expired()
-			return 0
+			return true, nil
 		case ok:
 			continue
 		}
 		select {
 		case <-group.Ready():
 		case <-ctx.Done():
-			return 0
+			return false, context.Cause(ctx)
 		}
 	}
+}
+
+// waits is the watcher of a call's client. The one key that a call in a queue watches is
+// its predecessor's.
+type waits struct {
+	clientv3.Watcher
+
+	c *caller
+}
+
+// Watch tells a call in a queue when to look for its predecessor again: when that has gone,
+// and when what has become of it can't be told from the history, be it compacted or the
+// watch over. A watch of anything else is the server's.
+func (w waits) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	op := clientv3.OpGet(key, opts...)
+	if w.c.key == nil || len(op.RangeBytes()) > 0 {
+		return w.Watcher.Watch(ctx, key, opts...)
+	}
+	look := make(chan clientv3.WatchResponse, 1)
+	w.c.running.Go(func() {
+		defer close(look)
+		if _, err := w.c.await(ctx, op.KeyBytes(), op.Rev()); err == nil || ctx.Err() == nil {
+			look <- clientv3.WatchResponse{Events: []*clientv3.Event{{Type: mvccpb.Event_DELETE}}}
+		}
+	})
+	return look
 }
 
 // countedWatch is a Watch client over the service of this process that counts the

@@ -28,7 +28,9 @@ func (s *electionService) Campaign(
 	defer c.close()
 	resp, err := v3election.NewElectionServer(c.client).Campaign(ctx, r)
 	if err != nil {
-		return nil, endOfCall(ctx, err)
+		err = endOfCall(ctx, err)
+		c.leave()
+		return nil, err
 	}
 	switch kept, err := c.keeps(ctx); {
 	case err != nil:

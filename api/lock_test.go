@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -213,6 +214,61 @@ func TestGuardCompacted(t *testing.T) {
 	c.running.Go(func() { c.guard(t.Context(), []byte("k"), rev) })
 	soon(t, expired)
 	c.running.Wait()
+}
+
+// A call that waits goes on waiting where the history that it waits in is compacted away.
+func TestWaitersOutliveCompaction(t *testing.T) {
+	r := start(t, nil)
+	r.grant(t, 0xa, 0xb)
+	check(t, r.takeLock(t.Context(), "l", 0xa).err)
+	_, err := r.election.Campaign(t.Context(), &v3electionpb.CampaignRequest{Name: []byte("e"), Lease: 0xa})
+	check(t, err)
+	_, err = r.kv.Compact(t.Context(), &pb.CompactionRequest{Revision: r.put(t, "other", ""), Physical: true})
+	check(t, err)
+
+	lost := func(key string) {
+		r.lost.Store(&key)
+		for r.lost.Load() != nil && t.Context().Err() == nil {
+			runtime.Gosched()
+		}
+	}
+	waiter := make(chan locked, 1)
+	go func() { waiter <- r.takeLock(t.Context(), "l", 0xb) }()
+	lost("l/a")
+	campaign := make(chan error, 1)
+	go func() {
+		_, err := r.election.Campaign(t.Context(), &v3electionpb.CampaignRequest{Name: []byte("e"), Lease: 0xb})
+		campaign <- err
+	}()
+	lost("e/a")
+	token := r.awaitKey(t, "l/b")
+	r.awaitKey(t, "e/b")
+	r.revoke(t, 0xa)
+	diff(t, locked{key: "l/b", token: token}.want(), soon(t, waiter).want())
+	check(t, soon(t, campaign))
+}
+
+// A candidate whose call fails while it waits leaves the queue.
+func TestFailedCampaignLeaves(t *testing.T) {
+	r := start(t, nil)
+	r.grant(t, 0xa, 0xb)
+	_, err := r.election.Campaign(t.Context(), &v3electionpb.CampaignRequest{Name: []byte("e"), Lease: 0xa})
+	check(t, err)
+	campaign := make(chan error, 1)
+	go func() {
+		_, err := r.election.Campaign(t.Context(), &v3electionpb.CampaignRequest{Name: []byte("e"), Lease: 0xb})
+		campaign <- err
+	}()
+	r.awaitKey(t, "e/b")
+	r.blind.Store(true)
+	r.revoke(t, 0xa)
+	wantStatus(t, soon(t, campaign), codes.Unknown, "etcdserver: mvcc: required revision is a future revision")
+	r.blind.Store(false)
+	resp, err := r.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("e/b")})
+	check(t, err)
+	if len(resp.GetKvs()) > 0 {
+		t.Errorf("the call has failed, and its key is there: %v", resp.GetKvs())
+	}
 }
 
 // TestStopEndsWaiters checks that calls which wait end with the server, at once,

@@ -67,6 +67,10 @@ type node struct {
 	// changed, if set, sees every change of users, and loggingIn runs before a login.
 	changed   func(*pb.InternalRaftRequest)
 	loggingIn func()
+	// lost is a key whose next watch begins in compacted history.
+	lost atomic.Pointer[string]
+	// blind has all ranges fail.
+	blind atomic.Bool
 	// calls counts the calls that reached the store or the leases.
 	calls atomic.Int64
 }
@@ -131,6 +135,9 @@ func (n *node) apply(ctx context.Context, command func(*mvcc.Writer, *pebble.Bat
 func (n *node) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	if err := n.enter(ctx); err != nil {
 		return nil, err
+	}
+	if n.blind.Load() {
+		return nil, mvcc.ErrFutureRev
 	}
 	v := n.store.View()
 	defer v.Close()
@@ -297,10 +304,22 @@ func (n *node) gate() *gate {
 	return &gate{users: n, tokens: n.tokens, log: slog.New(slog.DiscardHandler)}
 }
 
-func (n *node) NewWatchGroup() WatchGroup { return storeGroup{n.store.NewGroup()} }
+func (n *node) NewWatchGroup() WatchGroup { return storeGroup{n.store.NewGroup(), n} }
 
 // storeGroup is a group of one store, whose progress is never on its way.
-type storeGroup struct{ *mvcc.Group }
+type storeGroup struct {
+	*mvcc.Group
+
+	n *node
+}
+
+// Add starts a watcher, of a key whose history is lost at the first revision.
+func (g storeGroup) Add(id int64, o mvcc.WatchOptions) int64 {
+	if lost := g.n.lost.Load(); lost != nil && *lost == string(o.Key) && g.n.lost.CompareAndSwap(lost, nil) {
+		o.Start = 1
+	}
+	return g.Group.Add(id, o)
+}
 
 func (g storeGroup) Progress() (rev int64, ok, later bool) {
 	rev, ok = g.Group.Progress()
