@@ -106,8 +106,8 @@ type Cluster interface {
 type NodeStatus struct {
 	// DBSizeInUse is the logical size in bytes of the current versions.
 	DBSizeInUse int64
-	// RaftIndex and RaftAppliedIndex are the system shard's, as this node knows
-	// them.
+	// RaftIndex and RaftAppliedIndex are the indexes of the data shards' logs that this
+	// node knows to be committed and has applied, added up over the shards.
 	RaftIndex, RaftAppliedIndex uint64
 }
 

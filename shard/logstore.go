@@ -84,6 +84,9 @@ type measuredStore struct {
 	// held are the replicas, while they start, whose state has all that their newest
 	// snapshot had; protected by mu.
 	held map[member]bool
+	// committed is the highest index that each replica's log knows to be committed; protected
+	// by mu.
+	committed map[member]uint64
 }
 
 // hold says of a replica that starts whether its state has all that its newest snapshot
@@ -107,11 +110,41 @@ func (m *measuredStore) GetSnapshot(shardID, replicaID uint64) (raftpb.Snapshot,
 	return ss, err
 }
 
+// ReadRaftState returns what the log holds of a replica behind its newest snapshot.
+func (m *measuredStore) ReadRaftState(shardID, replicaID, lastIndex uint64) (raftio.RaftState, error) {
+	rs, err := m.ILogDB.ReadRaftState(shardID, replicaID, lastIndex)
+	m.commit(shardID, replicaID, rs.State.Commit)
+	return rs, err
+}
+
+// commit notes that a replica's log is committed up to an index.
+func (m *measuredStore) commit(shardID, replicaID, index uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.committed == nil {
+		m.committed = make(map[member]uint64)
+	}
+	at := member{shardID, replicaID}
+	m.committed[at] = max(m.committed[at], index)
+}
+
+// committedOf returns the index up to which a replica's log is known to be committed.
+func (m *measuredStore) committedOf(shardID, replicaID uint64) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.committed[member{shardID, replicaID}]
+}
+
 // SaveRaftState writes a step of Raft and makes it durable.
 func (m *measuredStore) SaveRaftState(updates []raftpb.Update, worker uint64) error {
 	defer endOnPanic(m.cfg.Fatal, m.doing)
 	if !slices.ContainsFunc(updates, writes) {
 		return m.ILogDB.SaveRaftState(updates, worker)
+	}
+	for i := range updates {
+		if u := &updates[i]; !raftpb.IsEmptyState(u.State) {
+			m.commit(u.ShardID, u.ReplicaID, u.State.Commit)
+		}
 	}
 	ended := m.cfg.LogWrites.begin()
 	defer ended()

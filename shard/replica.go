@@ -167,6 +167,13 @@ func (r *Replica) Applied() uint64 {
 	return r.applied.index
 }
 
+// Committed returns the Raft index up to which this replica knows the log to be committed,
+// which is not below Applied.
+func (r *Replica) Committed() uint64 {
+	committed := r.host.logs.committedOf(r.shardID, r.replicaID)
+	return max(committed, r.Applied())
+}
+
 // AwaitApplied waits until the state has applied the entry at index.
 func (r *Replica) AwaitApplied(ctx context.Context, index uint64) error {
 	for {

@@ -161,9 +161,10 @@ func (m *metrics) follow(system *shard.Replica, shards map[uint64]*shard.Data) e
 		}
 	}
 	applied := replicas(func(r *shard.Replica) float64 { return float64(r.Applied()) })
+	committed := replicas(func(r *shard.Replica) float64 { return float64(r.Committed()) })
 	for _, c := range []prometheus.Collector{
 		// What is committed is applied by the time that anybody here hears of it.
-		gauge("server_proposals_committed_total", "Entries committed, over all logs that this node has.", applied),
+		gauge("server_proposals_committed_total", "Entries committed, over all logs that this node has.", committed),
 		gauge("server_proposals_applied_total", "Entries applied, over all logs that this node has.", applied),
 		gauge("server_proposals_pending", "Commands that wait for the log or are under way.",
 			replicas(func(r *shard.Replica) float64 { return float64(r.Pending()) })),

@@ -62,10 +62,17 @@ func (s services) WriteSnapshot(ctx context.Context, w io.Writer) error {
 	return s.Router.WriteSnapshot(ctx, w)
 }
 
-// Status tells the node's sizes and its place in the system shard's log.
+// Status tells the node's sizes and its places in the data shards' logs, added up: every
+// node has them all, so that the sums of two nodes can be compared, and one that lags in any
+// log has the lower one.
 func (s services) Status() api.NodeStatus {
-	applied := s.node.cluster.Replica().Applied()
-	return api.NodeStatus{DBSizeInUse: s.LiveSize(), RaftIndex: applied, RaftAppliedIndex: applied}
+	status := api.NodeStatus{DBSizeInUse: s.LiveSize()}
+	for _, d := range s.node.shards {
+		// The applied index first, which the committed one is then not below.
+		status.RaftAppliedIndex += d.Replica().Applied()
+		status.RaftIndex += d.Replica().Committed()
+	}
+	return status
 }
 
 // MoveLeader has a node lead the system shard, and the data shards that this one leads.

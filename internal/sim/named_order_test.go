@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	raftpb "github.com/lni/dragonboat/v4/raftpb"
@@ -381,6 +382,53 @@ func TestTransferWithABatchInDoubt(t *testing.T) {
 		}
 		if found, _ := c.node(2).read(t, "b/x", ""); found["b/x"].GetVersion() != 1 {
 			t.Errorf("b/x is %v", found["b/x"])
+		}
+	})
+}
+
+// The indexes of a replica's log tell of its lag: one that is slow to apply has applied less
+// than it knows to be committed, and one that is cut off knows less than the others.
+func TestIndexesTellOfLag(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		of := func(id uint64) *shard.Replica { return c.node(id).shards[shardA].Replica() }
+		agree := func() {
+			t.Helper()
+			if err := c.agree(t.Context(), shardA); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			for id := uint64(1); id <= nodes; id++ {
+				if r := of(id); r.Committed() != r.Applied() || r.Applied() != of(1).Applied() {
+					t.Errorf("node %d has applied %d of %d, node 1 %d", id, r.Applied(), r.Committed(), of(1).Applied())
+				}
+			}
+		}
+		agree()
+		before := of(1).Applied()
+		for range 5 {
+			c.node(1).put(t, "a/1", "1")
+		}
+		time.Sleep(100 * time.Millisecond)
+		agree()
+		if after := of(1).Applied(); after < before+5 {
+			t.Errorf("five writes took the index from %d to %d", before, after)
+		}
+		c.slowApply(3, shardA, time.Second)
+		c.node(1).put(t, "a/1", "2")
+		c.node(1).put(t, "a/1", "3")
+		time.Sleep(100 * time.Millisecond)
+		if slow := of(3); slow.Committed() != of(1).Committed() || slow.Applied() >= slow.Committed() {
+			t.Errorf("the slow node has applied %d of %d, node 1 %d", slow.Applied(), slow.Committed(), of(1).Committed())
+		}
+		time.Sleep(3 * time.Second)
+		agree()
+		c.setStall(func(uint64, uint64, string) time.Duration { return 0 })
+		c.net.sever(around(3)...)
+		c.node(1).put(t, "a/1", "4")
+		time.Sleep(100 * time.Millisecond)
+		if of(3).Committed() >= of(1).Committed() {
+			t.Errorf("the node that is cut off is at %d, node 1 at %d", of(3).Committed(), of(1).Committed())
 		}
 	})
 }
