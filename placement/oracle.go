@@ -18,9 +18,15 @@ import (
 // The order is what makes numbers follow real time: nobody else can have handed out
 // a higher number before the question came.
 
-// limitStep is by how much more than needed the limit is raised, and so how many
-// numbers a change of leader throws away at the most.
-const limitStep = 100_000
+// The step is by how much more than needed the limit is raised, and so how many numbers a
+// change of leader leaves out at the most. It doubles each time the limit is raised and
+// shrinks by an eighth each tick, to about what is handed out in a second: so the limit is
+// raised about once a second where many numbers are handed out, and once for each minStep
+// where few are.
+const (
+	minStep = 500
+	maxStep = 100_000
+)
 
 // OrderRecord is the cluster's one order of revisions.
 type OrderRecord struct {
@@ -46,6 +52,13 @@ type counter struct {
 	//
 	// Invariant: last <= the limit in the state that this node has applied.
 	last int64
+	// step is by how much more than needed the limit is raised; protected by mu.
+	//
+	// Invariant: minStep <= step <= maxStep.
+	step int64
+	// ahead is the limit that has been proposed before it is needed, 0 for none in the term;
+	// protected by mu.
+	ahead int64
 }
 
 var _ shard.Leadership = (*counter)(nil)
@@ -55,6 +68,7 @@ func (c *counter) Began(term uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.term, c.last = term, c.machine.State().Order.Limit
+	c.step, c.ahead = minStep, 0
 }
 
 // Ended forgets the term.
@@ -64,8 +78,12 @@ func (c *counter) Ended() {
 	c.term = 0
 }
 
-// Tick does nothing.
-func (c *counter) Tick() {}
+// Tick has the limit be raised in smaller steps.
+func (c *counter) Tick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.step = max(minStep, c.step-c.step/8)
+}
 
 // allot hands out n numbers. Where the limit is too low it returns the one that is
 // needed instead.
@@ -81,11 +99,25 @@ func (c *counter) allot(n int64) (b shard.Block, term uint64, limit int64, err e
 	}
 	c.last = max(c.last, order.Base)
 	if c.last+n > order.Limit {
-		return b, 0, c.last + n + limitStep, nil
+		return b, 0, c.last + n + c.step, nil
 	}
 	b = shard.Block{First: c.last + 1, Newest: c.last + n, Compacted: order.Compacted}
 	c.last += n
 	return b, c.term, 0, nil
+}
+
+// next returns the limit to be proposed before it is needed, 0 where the one that was
+// proposed last will do.
+func (c *counter) next() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	limit := max(c.machine.State().Order.Limit, c.ahead)
+	if c.term == 0 || limit-c.last > c.step/2 {
+		return 0
+	}
+	c.step = min(2*c.step, maxStep)
+	c.ahead = limit + c.step
+	return c.ahead
 }
 
 // serves reports whether the term is the one served.
@@ -122,6 +154,7 @@ func (c *Cluster) askHere(ctx context.Context, count int) (shard.Block, error) {
 			}
 			continue
 		}
+		c.raiseAhead()
 		if err := c.replica.Confirm(ctx); err != nil {
 			return b, err
 		}
@@ -139,6 +172,20 @@ func (c *Cluster) Newest(ctx context.Context) (b shard.Block, err error) {
 		return err
 	})
 	return b, err
+}
+
+// raiseAhead has the limit be raised before it is reached, so that nobody waits for that.
+// Where nothing comes of it, who reaches the limit raises it.
+func (c *Cluster) raiseAhead() {
+	limit := c.counter.next()
+	if limit == 0 {
+		return
+	}
+	payload, err := encode(limitCommand{Limit: limit})
+	if err != nil {
+		return
+	}
+	_ = c.replica.SubmitLater(shard.Proposal{Kind: shard.Kind(kindLimit), Payload: payload}, nil, func(any, error) {})
 }
 
 // raise raises the limit, unless it is as high already. One entry serves all who

@@ -30,6 +30,9 @@ const (
 type Store interface {
 	// Revision returns the newest revision that this node knows.
 	Revision() int64
+	// Retaining returns the revision at which a compaction keeps the last n revisions that
+	// changed something, 0 where there are not more.
+	Retaining(ctx context.Context, n int64) (int64, error)
 	Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error)
 }
 
@@ -97,7 +100,10 @@ func (k *Compactor) byPeriod(ctx context.Context) {
 func (k *Compactor) byRevisions(ctx context.Context) {
 	var last int64
 	for tick(ctx, revisionInterval) {
-		rev := k.c.Store.Revision() - k.c.Revisions
+		rev, err := k.c.Store.Retaining(ctx, k.c.Revisions)
+		if err != nil {
+			k.c.Log.Warn("automatic compaction can't tell how far to go; it is tried again", slog.Any("error", err))
+		}
 		if rev > 0 && rev != last && k.compact(ctx, rev) {
 			last = rev
 		}

@@ -11,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/placement"
 )
 
 func (p *process) compact(tb testing.TB, rev int64) {
@@ -144,6 +145,58 @@ func TestSerializableReadBehindASweep(t *testing.T) {
 		resp, err := c.node(3).router.Range(t.Context(), &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("c"), Serializable: true})
 		if err != nil || resp.Count != 2 {
 			t.Errorf("%v, %v", resp, err)
+		}
+	})
+}
+
+// What a number of revisions to keep counts is revisions that changed something: neither
+// those of commands that changed nothing nor those that a new oracle leaves out.
+func TestRetainedRevisionsChangedSomething(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		w := c.watchAll(c.node(1))
+		p := c.node(1)
+		missing := &pb.TxnRequest{
+			Compare: []*pb.Compare{{Key: []byte("b/none"), Target: pb.Compare_VERSION, Result: pb.Compare_GREATER, TargetUnion: &pb.Compare_Version{}}},
+			Success: []*pb.RequestOp{wrapPut(&pb.PutRequest{Key: []byte("b/x")})},
+		}
+		for i := range 10 {
+			p.put(t, string("abcd"[i%4])+"/1", "1")
+			for range 30 {
+				if _, err := p.router.Txn(t.Context(), missing); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if i%4 == 3 {
+				c.place(placement.SystemShard, c.nodes[i/4+1])
+			}
+		}
+		events := w.heard(t, 10)
+		for n := range int64(12) {
+			want := int64(0)
+			if n < 10 {
+				want = events[9-n].Kv.ModRevision
+			}
+			if got, err := p.router.Retaining(t.Context(), n); err != nil || got != want {
+				t.Errorf("to keep %d revisions compact at %d, %v, want %d", n, got, err, want)
+			}
+		}
+	})
+}
+
+// A new oracle leaves out about as many numbers as were handed out of late, so few where
+// little is written.
+func TestNewOraclesLeaveOutFewNumbers(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		last := c.node(1).put(t, "a/1", "1")
+		for i := range 6 {
+			c.place(placement.SystemShard, c.nodes[(i+1)%nodes])
+			rev := c.node(1).put(t, "a/1", "1")
+			if rev-last > 1000 {
+				t.Errorf("a new oracle went from %d to %d", last, rev)
+			}
+			last = rev
 		}
 	})
 }
