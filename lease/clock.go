@@ -242,6 +242,14 @@ func (c *Clock) Due(limit int) []int64 {
 	return due
 }
 
+// CountDue returns how many leases Due would return now, limit at the most, or more.
+func (c *Clock) CountDue(limit int) int {
+	if c.time < c.quiet {
+		return 0
+	}
+	return c.ends.countUpTo(c.time, limit)
+}
+
 // MayBeDue reports whether Due may return something now. False is certain.
 func (c *Clock) MayBeDue() bool { return c.time >= c.quiet && c.ends.front(c.time) != nil }
 

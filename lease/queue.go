@@ -60,6 +60,21 @@ func (q *queue) front(now time.Duration) *timer {
 	return q.timers[0]
 }
 
+// countUpTo returns the number of timers that are filed under now or earlier, limit at the
+// most. It looks at no more than twice as many.
+func (q *queue) countUpTo(now time.Duration, limit int) int {
+	n := 0
+	for next := []int{0}; len(next) > 0 && n < limit; {
+		i := next[len(next)-1]
+		next = next[:len(next)-1]
+		if i < len(q.timers) && q.timers[i].slots[q.kind].at <= now {
+			n++
+			next = append(next, 2*i+1, 2*i+2)
+		}
+	}
+	return n
+}
+
 // timerHeap is a queue as container/heap wants it.
 type timerHeap queue
 

@@ -128,15 +128,19 @@ func (r *Router) Put(ctx context.Context, req *pb.PutRequest) (*pb.PutResponse, 
 
 // DeleteRange deletes the keys of a range.
 func (r *Router) DeleteRange(ctx context.Context, req *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
+	check := func(a access) error { return a.users.DeleteRange(a.id, req) }
 	d, err := r.span(keys.FromRange(req.Key, req.RangeEnd))
 	if err != nil {
-		return nil, r.unseen(ctx, func(a access) error { return a.users.DeleteRange(a.id, req) }, err)
+		return nil, r.unseen(ctx, check, err)
+	}
+	if resp, done, err := r.unchangedDelete(ctx, d, req, check); done {
+		return resp, err
 	}
 	a, err := r.access(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.users.DeleteRange(a.id, req); err != nil {
+	if err := check(a); err != nil {
 		return nil, err
 	}
 	return write[*pb.DeleteRangeResponse](ctx, r, d, a.command(shard.KindDeleteRange, req))
@@ -165,15 +169,21 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 	if err != nil {
 		return nil, r.unseen(ctx, check, err)
 	}
+	leases := auth.Leases(req)
+	checkAll := func(a access) error {
+		if err := check(a); err != nil {
+			return err
+		}
+		return r.mayUse(a, d, leases...)
+	}
+	if resp, done, err := r.unchangedTxn(ctx, d, req, checkAll); done {
+		return resp, err
+	}
 	a, err := r.access(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := check(a); err != nil {
-		return nil, err
-	}
-	leases := auth.Leases(req)
-	if err := r.mayUse(a, d, leases...); err != nil {
+	if err := checkAll(a); err != nil {
 		return nil, err
 	}
 	return write[*pb.TxnResponse](ctx, r, d, a.command(shard.KindTxn, req, leases...))

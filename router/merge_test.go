@@ -99,6 +99,9 @@ func (w *twin) change() {
 		if err != nil {
 			w.Fatal(err)
 		}
+		if resp.Deleted == 0 {
+			return // it took no number
+		}
 		w.apply(func(m *mvcc.Writer) error {
 			_, err := m.DeleteRange(req, mvcc.Opts{Number: resp.Header.Revision})
 			return err

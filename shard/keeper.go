@@ -102,6 +102,14 @@ func (k *keeper) Tick() {
 // decided when it leaves the queue: a renewal read before then takes its lease
 // out.
 func (k *keeper) expire(c *lease.Clock) {
+	p := Proposal{Kind: kindLeaseExpire}
+	most := maxExpirePerCommand
+	if k.d.Shape().Ordered {
+		k.mu.Lock()
+		most = c.CountDue(maxExpirePerCommand)
+		k.mu.Unlock()
+		p.Numbers, p.Writes = max(most, 1), Writes{Unknown: true}
+	}
 	var ids []int64
 	fill := func() ([]byte, bool) {
 		k.mu.Lock()
@@ -109,7 +117,7 @@ func (k *keeper) expire(c *lease.Clock) {
 		if k.clock != c {
 			return nil, false
 		}
-		ids = c.Due(maxExpirePerCommand)
+		ids = c.Due(most)
 		var payload []byte
 		for _, id := range ids {
 			if rec, ok := k.meantLocked(id); ok {
@@ -137,10 +145,6 @@ func (k *keeper) expire(c *lease.Clock) {
 		if again {
 			k.expire(c)
 		}
-	}
-	p := Proposal{Kind: kindLeaseExpire}
-	if k.d.Shape().Ordered {
-		p.Numbers, p.Writes = maxExpirePerCommand, Writes{Unknown: true}
 	}
 	if err := k.d.replica.SubmitLater(p, fill, settled); err != nil {
 		settled(nil, err)

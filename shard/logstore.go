@@ -143,7 +143,7 @@ func (m *measuredStore) SaveRaftState(updates []raftpb.Update, worker uint64) er
 	}
 	for i := range updates {
 		if u := &updates[i]; !raftpb.IsEmptyState(u.State) {
-			m.commit(u.ShardID, u.ReplicaID, u.State.Commit)
+			m.commit(u.ShardID, u.ReplicaID, u.Commit)
 		}
 	}
 	ended := m.cfg.LogWrites.begin()

@@ -432,3 +432,68 @@ func TestIndexesTellOfLag(t *testing.T) {
 		}
 	})
 }
+
+// Requests that may write and don't take no number, where that is known before: neither
+// failed transactions nor deletions of nothing; leases that expire take one each.
+func TestNumbersOfWhatChangesNothing(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		p := c.node(2)
+		p.put(t, "b/there", "1")
+		for id := int64(1); id <= 5; id++ {
+			p.grant(t, id, 2)
+		}
+		newest := func() int64 {
+			t.Helper()
+			b, err := c.leader(t.Context(), placement.SystemShard).cluster.Newest(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b.Newest
+		}
+		before := newest()
+		for range 20 {
+			resp, err := p.router.Txn(t.Context(), &pb.TxnRequest{
+				Compare: []*pb.Compare{{Key: []byte("b/there"), Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{}}},
+				Success: []*pb.RequestOp{wrapPut(&pb.PutRequest{Key: []byte("b/there"), Lease: 1})},
+				Failure: []*pb.RequestOp{wrapRange(&pb.RangeRequest{Key: []byte("b/there")})},
+			})
+			if err != nil || resp.Succeeded || len(resp.Responses) != 1 || resp.Header.Revision < before {
+				t.Fatalf("%v, %v", resp, err)
+			}
+			deleted, err := p.router.DeleteRange(t.Context(), &pb.DeleteRangeRequest{Key: []byte("c/none"), RangeEnd: []byte("c/nonf")})
+			if err != nil || deleted.Deleted != 0 || deleted.Header.Revision < before {
+				t.Fatalf("%v, %v", deleted, err)
+			}
+		}
+		if got := newest() - before; got != 0 {
+			t.Errorf("%d numbers were used", got)
+		}
+		time.Sleep(5 * time.Second)
+		if got := newest() - before; got < 5 || got > 10 {
+			t.Errorf("the ends of 5 leases took %d numbers", got)
+		}
+	})
+}
+
+// A transaction that fails by what its node knows, and would not fail any more, is carried out.
+func TestTransactionThatFailedBefore(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		c.node(1).put(t, "b/there", "1")
+		if err := c.agree(t.Context(), shardB); err != nil {
+			t.Fatal(err)
+		}
+		c.slowApply(3, shardB, 200*time.Millisecond)
+		if _, err := c.node(1).router.DeleteRange(t.Context(), &pb.DeleteRangeRequest{Key: []byte("b/there")}); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.node(3).router.Txn(t.Context(), &pb.TxnRequest{
+			Compare: []*pb.Compare{{Key: []byte("b/there"), Target: pb.Compare_CREATE, TargetUnion: &pb.Compare_CreateRevision{}}},
+			Success: []*pb.RequestOp{wrapPut(&pb.PutRequest{Key: []byte("b/there"), Value: []byte("2")})},
+		})
+		if err != nil || !resp.Succeeded {
+			t.Errorf("%v, %v", resp, err)
+		}
+	})
+}

@@ -1,0 +1,96 @@
+package router
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// Where several shards share the order of revisions each command takes a number of it,
+// whether or not it changes anything. A request that may write, and that as far as this node
+// knows does not, is made as a read first. What it answers is proved like any read's, and it
+// took place as one; if it would write after all it goes through the log.
+
+// unchangedTxn answers a transaction for keys of d that takes a path without writes. done is
+// false if it has to go through the log.
+func (r *Router) unchangedTxn(
+	ctx context.Context, d *shard.Data, req *pb.TxnRequest, check func(access) error,
+) (resp *pb.TxnResponse, done bool, err error) {
+	if !d.Shape().Ordered {
+		return nil, false, nil
+	}
+	succeeds, err := compares(ctx, d, req)
+	if err != nil {
+		return nil, false, nil // whatever it is, the command meets it too
+	}
+	path := &pb.TxnRequest{Compare: req.Compare}
+	if succeeds {
+		path.Success = req.Success
+	} else {
+		path.Failure = req.Failure
+	}
+	if reads, _ := readOnly(path); !reads {
+		return nil, false, nil
+	}
+	var spans []keys.Span
+	mvcc.EachSpan(path, func(s keys.Span, _ bool) bool {
+		spans = append(spans, s)
+		return true
+	})
+	err = r.see(ctx, spans, fresh{}, check, func(l *look) error {
+		resp, err = l.txn(ctx, path)
+		return err
+	})
+	if err != nil {
+		return nil, true, err
+	}
+	if resp.Succeeded != succeeds {
+		return nil, false, nil
+	}
+	r.shown(resp.Header)
+	return resp, true, nil
+}
+
+// compares evaluates what a transaction compares on what this node has of d.
+func compares(ctx context.Context, d *shard.Data, req *pb.TxnRequest) (bool, error) {
+	v := d.Store().View()
+	defer v.Close()
+	resp, err := v.Txn(ctx, &pb.TxnRequest{Compare: req.Compare})
+	return resp.GetSucceeded(), err
+}
+
+// unchangedDelete answers a deletion of keys of d that finds none. done is false if it has to
+// go through the log.
+func (r *Router) unchangedDelete(
+	ctx context.Context, d *shard.Data, req *pb.DeleteRangeRequest, check func(access) error,
+) (resp *pb.DeleteRangeResponse, done bool, err error) {
+	count := &pb.RangeRequest{Key: req.Key, RangeEnd: req.RangeEnd, CountOnly: true}
+	if !d.Shape().Ordered || !absent(ctx, d, count) {
+		return nil, false, nil
+	}
+	var found *pb.RangeResponse
+	err = r.see(ctx, []keys.Span{keys.FromRange(req.Key, req.RangeEnd)}, fresh{}, check, func(l *look) error {
+		found, err = l.rangeKeys(ctx, count)
+		return err
+	})
+	if err != nil {
+		return nil, true, err
+	}
+	if found.Count > 0 {
+		return nil, false, nil
+	}
+	r.shown(found.Header)
+	return &pb.DeleteRangeResponse{Header: found.Header}, true, nil
+}
+
+// absent reports whether this node knows no key of a range in d.
+func absent(ctx context.Context, d *shard.Data, count *pb.RangeRequest) bool {
+	v := d.Store().View()
+	defer v.Close()
+	found, err := v.Range(ctx, count)
+	return err == nil && found.Count == 0
+}
