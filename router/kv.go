@@ -120,7 +120,7 @@ func (r *Router) Put(ctx context.Context, req *pb.PutRequest) (*pb.PutResponse, 
 	if req.Lease != 0 {
 		leases = []int64{req.Lease}
 	}
-	if err := r.mayUse(a, d, leases...); err != nil {
+	if err := r.mayUse(ctx, a, d, leases...); err != nil {
 		return nil, err
 	}
 	return write[*pb.PutResponse](ctx, r, d, a.command(shard.KindPut, req, leases...))
@@ -174,7 +174,7 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 		if err := check(a); err != nil {
 			return err
 		}
-		return r.mayUse(a, d, leases...)
+		return r.mayUse(ctx, a, d, leases...)
 	}
 	if resp, done, err := r.unchangedTxn(ctx, d, req, checkAll); done {
 		return resp, err

@@ -104,7 +104,7 @@ func (r *Router) LeaseRevoke(ctx context.Context, req *pb.LeaseRevokeRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := r.mayUse(a, d, req.ID); err != nil {
+	if err := r.mayUse(ctx, a, d, req.ID); err != nil {
 		return nil, err
 	}
 	resp, err := write[shard.Revoked](ctx, r, d, a.command(shard.KindLeaseRevoke, req, req.ID))
@@ -141,7 +141,7 @@ func (r *Router) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveRe
 	if err != nil {
 		return nil, err
 	}
-	if err := r.everyKey(a, d, id, a.users.Write); err != nil {
+	if err := r.everyKey(ctx, a, d, id, a.users.Write); err != nil {
 		return nil, err
 	}
 	resp := &pb.LeaseKeepAliveResponse{Header: r.header(), ID: id}
@@ -168,8 +168,10 @@ func (r *Router) LeaseTimeToLive(ctx context.Context, req *pb.LeaseTimeToLiveReq
 	if err != nil {
 		return nil, err
 	}
-	if err := a.attached(d, life.Keys); err != nil {
-		return nil, err
+	if req.Keys {
+		if err := r.mayHear(ctx, a, d, life.Keys); err != nil {
+			return nil, err
+		}
 	}
 	header.Revision = max(header.Revision, rev)
 	r.shown(header)
@@ -272,12 +274,38 @@ func (r *Router) holders(home *shard.Data, id int64) []*shard.Data {
 	return holders
 }
 
-// everyKey checks the sender's right to every key of a lease.
-func (r *Router) everyKey(a access, home *shard.Data, id int64, right func(auth.Identity, []byte, []byte) error) error {
-	if a.users.Admin(a.id) == nil {
-		return nil
+// everyKey checks the sender's right to every key of a lease that was attached before the
+// call, wherever it lies. That the users and roles are those of now is proved too, since
+// nothing else in the call does.
+func (r *Router) everyKey(ctx context.Context, a access, home *shard.Data, id int64, right func(auth.Identity, []byte, []byte) error) error {
+	if !a.users.Enabled {
+		return r.unchanged(a)
 	}
-	for _, d := range r.holders(home, id) {
+	if err := r.confirm(ctx, home); err != nil {
+		return err
+	}
+	if a.users.Admin(a.id) != nil {
+		if err := r.everyKeyOf(ctx, a, home, id, right); err != nil {
+			return err
+		}
+	}
+	return r.unchanged(a)
+}
+
+// everyKeyOf is everyKey behind a proof that this node's replica of the home is the newest:
+// so are the shards that it names.
+func (r *Router) everyKeyOf(ctx context.Context, a access, home *shard.Data, id int64, right func(auth.Identity, []byte, []byte) error) error {
+	holders := r.holders(home, id)
+	g, confirming := errgroup.WithContext(ctx)
+	for _, d := range holders {
+		if d != home {
+			g.Go(func() error { return r.confirm(confirming, d) })
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, d := range holders {
 		if err := a.everyKey(d, id, right); err != nil {
 			return err
 		}
@@ -286,9 +314,9 @@ func (r *Router) everyKey(a access, home *shard.Data, id int64, right func(auth.
 }
 
 // mayUse checks the sender's right to use leases in a command for d: all that hangs on
-// them elsewhere must be the sender's to write. What hangs on them in d is checked
-// where the command applies.
-func (r *Router) mayUse(a access, d *shard.Data, leases ...int64) error {
+// them elsewhere must be the sender's to write. What hangs on them in d, and that users and
+// roles have not changed, is checked where the command applies.
+func (r *Router) mayUse(ctx context.Context, a access, d *shard.Data, leases ...int64) error {
 	if !d.Shape().Ordered || a.users.Admin(a.id) == nil {
 		return nil
 	}
@@ -297,8 +325,17 @@ func (r *Router) mayUse(a access, d *shard.Data, leases ...int64) error {
 		if err != nil {
 			return err
 		}
-		if r.everyKey(a, home, id, a.users.Write) != nil {
-			return a.users.Refusal(a.id)
+		if err := r.confirm(ctx, home); err != nil {
+			return err
+		}
+		err = r.everyKeyOf(ctx, a, home, id, func(id auth.Identity, key, end []byte) error {
+			if a.users.Write(id, key, end) != nil {
+				return a.users.Refusal(id)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -331,20 +368,23 @@ func (r *Router) Drop(ctx context.Context, shardID uint64, ended []lease.Ref) er
 	return r.atLeader(ctx, d, func(ctx context.Context, l Leader) error { return l.Drop(ctx, ended) })
 }
 
-// attached reports whether the sender may hear of the keys of a lease.
-func (a access) attached(d *shard.Data, keys [][]byte) error {
-	if a.users.Admin(a.id) == nil || len(keys) == 0 {
-		return nil
-	}
-	for _, key := range keys {
-		if err := a.users.Read(a.id, key, nil); err != nil {
+// mayHear reports whether the sender may hear of the keys of a lease, which were looked up
+// before the call.
+func (r *Router) mayHear(ctx context.Context, a access, home *shard.Data, keys [][]byte) error {
+	if a.users.Enabled {
+		// A promise proves which keys there are, not which fences.
+		if err := r.confirm(ctx, home); err != nil {
 			return err
 		}
 	}
-	if d.Fence().Epoch > a.users.Epoch {
-		return ErrOutdated
+	if a.users.Admin(a.id) != nil {
+		for _, key := range keys {
+			if err := a.users.Read(a.id, key, nil); err != nil {
+				return err
+			}
+		}
 	}
-	return nil
+	return r.unchanged(a)
 }
 
 // LeaseLeases lists all leases by id, to those who may read all keys of all leases.
@@ -366,11 +406,16 @@ func (r *Router) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb
 			if rec.Ending {
 				continue
 			}
-			if err := r.everyKey(a, d, rec.ID, a.users.Read); err != nil {
-				return nil, err
+			for _, holder := range r.holders(d, rec.ID) {
+				if err := a.everyKey(holder, rec.ID, a.users.Read); err != nil {
+					return nil, err
+				}
 			}
 			resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: rec.ID})
 		}
+	}
+	if err := r.unchanged(a); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(resp.Leases, func(a, b *pb.LeaseStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return resp, nil

@@ -120,6 +120,17 @@ func (a access) holds(d *shard.Data) error {
 	return a.current()
 }
 
+// unchanged is access.holds for all shards. It is for what was read of several of them,
+// or of another node's replica.
+func (r *Router) unchanged(a access) error {
+	for _, d := range r.shards {
+		if d.Fence().Epoch > a.users.Epoch {
+			return ErrOutdated
+		}
+	}
+	return nil
+}
+
 // current reports whether the sender's token is of the revision of the users that the
 // call was checked against.
 func (a access) current() error {

@@ -175,7 +175,10 @@ func guarded(g *Guard, kind Kind, payload []byte) (Kind, []byte) {
 }
 
 // EveryKey reports whether ok holds for every key of a lease, as this replica has
-// applied them. ok must not call the shard.
-func (d *Data) EveryKey(id int64, ok func(key []byte) bool) bool {
-	return d.leases.Every(id, ok)
+// applied them: behind a Confirm those are all that were attached before. ok must not call
+// the shard.
+func (d *Data) EveryKey(id int64, ok func(key []byte) bool) (every bool) {
+	// While a snapshot takes the place of the state, the leases are there before their keys.
+	d.replica.Between(func() { every = d.leases.Every(id, ok) })
+	return every
 }

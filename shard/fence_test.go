@@ -2,6 +2,7 @@ package shard
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 
@@ -113,6 +114,37 @@ func TestGuardOfLeases(t *testing.T) {
 		}
 		if n := nd.count(t, "\x00", "\x00"); n != 0 {
 			t.Errorf("%d keys are left", n)
+		}
+	})
+}
+
+// While a snapshot takes the place of the state, the leases are there before their keys:
+// nobody may take them for leases without any.
+func TestKeysOfALeaseAreThereDuringReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDataCluster(t, 1)
+		defer c.close()
+		nd, _ := c.leader(0)
+		nd.grant(t, 1, 60)
+		nd.put(t, "other", 1)
+		var mine bool
+		asked := make(chan struct{})
+		nd.data.replica.Between(func() {
+			if err := nd.data.leases.Reload(); err != nil {
+				t.Error(err)
+			}
+			go func() {
+				defer close(asked)
+				mine = nd.data.EveryKey(1, func([]byte) bool { return false })
+			}()
+			for range 10_000 {
+				runtime.Gosched()
+			}
+			nd.data.attach()
+		})
+		<-asked
+		if mine {
+			t.Error("a lease with another's key was taken for one without keys")
 		}
 	})
 }
