@@ -251,9 +251,12 @@ func (d *Data) BeginReload() {
 }
 
 // Reload loads keys, leases, fence and shape anew. Readers see fence and shape no
-// later than the keys.
+// later than the keys. A compaction that came with them is swept as any other.
 func (d *Data) Reload() error {
-	defer d.sweeper.release()
+	defer func() {
+		d.sweeper.release()
+		d.sweeper.start()
+	}()
 	fence, err := readFence(d.db, d.replica.prefix)
 	if err != nil {
 		return err

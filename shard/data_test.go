@@ -270,6 +270,45 @@ func TestDataComesWithASnapshot(t *testing.T) {
 	})
 }
 
+// What a compaction made superfluous goes also from a replica that heard of the compaction by
+// a snapshot alone.
+func TestCompactionComesWithASnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDataCluster(t, 3)
+		defer c.close()
+		a, _ := c.leader(0)
+		f := c.other(a)
+		c.net.isolate(c.addr(f.id))
+		var rev int64
+		for range 200 {
+			rev = a.put(t, "k", 0)
+		}
+		// The leader sweeps nothing itself, so that the snapshot comes unswept.
+		a.data.sweeper.mu.Lock()
+		a.data.sweeper.running = true
+		a.data.sweeper.mu.Unlock()
+		if _, err := a.data.Write(t.Context(), KindCompact, &pb.CompactionRequest{Revision: rev}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := a.host.snapshot(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+		a.put(t, "last", 0)
+		c.net.heal()
+		for f.data.Store().Rev() < a.data.Store().Rev() {
+			time.Sleep(time.Millisecond)
+		}
+		if f.data.Store().Compacted() != rev {
+			t.Fatal("the follower knows of no compaction; the run shows nothing")
+		}
+		if err := f.data.AwaitSwept(ctx, rev); err != nil {
+			t.Errorf("sweep of the follower: %v", err)
+		}
+	})
+}
+
 // compareReplicas compares what two nodes hold at the newest revision.
 func compareReplicas(t *testing.T, a, b *testNode) {
 	t.Helper()
