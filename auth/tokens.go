@@ -7,14 +7,16 @@ import (
 	"time"
 )
 
-// Sessions hears of what the log says about simple tokens. The calls come in the
-// log's order, after the state that they follow from has been published.
+// Sessions hears of what the log says about simple tokens, in the log's order. An end may
+// be told more than once: the first time before the state that it follows from is
+// published.
 type Sessions interface {
-	// Begin makes a token a user's.
+	// Begin makes a token a user's. The state that it follows from has been published.
 	Begin(token, user string)
 	// End voids the tokens of a user.
 	End(user string)
-	// EndAll voids all tokens.
+	// EndAll voids all tokens. That is also told where the log was passed over, since some
+	// may have ended there.
 	EndAll()
 }
 

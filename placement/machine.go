@@ -101,11 +101,15 @@ func (m *Machine) show(s *State) {
 // BeginReload does nothing: published states stay valid.
 func (m *Machine) BeginReload() {}
 
-// Reload takes over what Pebble holds.
+// Reload takes over what Pebble holds. Of the tokens that began and ended in between
+// nothing is written down, so that all end, as with a new process: clients log in again.
 func (m *Machine) Reload() error {
 	s, err := load(m.db, m.prefix)
 	if err != nil {
 		return fmt.Errorf("load system state: %w", err)
+	}
+	if m.sessions != nil {
+		m.sessions.EndAll()
 	}
 	m.show(s)
 	return nil
@@ -122,8 +126,9 @@ type run struct {
 	out records
 	// next is the state so far, nil while nothing has changed.
 	next *State
-	// tokens are what sessions will hear, in order.
-	tokens []func(auth.Sessions)
+	// tokens are what sessions will hear, in order, and ends those of them that void
+	// tokens.
+	tokens, ends []func(auth.Sessions)
 }
 
 func (r *run) current() *State {
@@ -279,12 +284,17 @@ func (r *run) users(p *pb.InternalRaftRequest) error {
 		}
 	}
 	if effect.Ended != "" {
-		r.tokens = append(r.tokens, func(s auth.Sessions) { s.End(effect.Ended) })
+		r.end(func(s auth.Sessions) { s.End(effect.Ended) })
 	}
 	if effect.EndAll {
-		r.tokens = append(r.tokens, auth.Sessions.EndAll)
+		r.end(auth.Sessions.EndAll)
 	}
 	return nil
+}
+
+// end notes that tokens are void.
+func (r *run) end(tell func(auth.Sessions)) {
+	r.ends, r.tokens = append(r.ends, tell), append(r.tokens, tell)
 }
 
 // login returns the token, or why there is none.
@@ -305,15 +315,22 @@ func (r *run) Begin() error { return nil }
 // Finish does nothing: every change is in the batch already.
 func (r *run) Finish() error { return r.out.err }
 
-// Publish shows the new state, then tells of the tokens.
+// Publish tells of the tokens that end, shows the new state, and tells of the others: by
+// no token that the state voids is anybody let in under it, and none is known to whom it
+// belongs before its user is. A token that began and ended in the run ends again.
 func (r *run) Publish() {
+	r.tell(r.ends)
 	if r.next != nil {
 		r.m.show(r.next)
 	}
+	r.tell(r.tokens)
+}
+
+func (r *run) tell(of []func(auth.Sessions)) {
 	if r.m.sessions == nil {
 		return
 	}
-	for _, tell := range r.tokens {
+	for _, tell := range of {
 		tell(r.m.sessions)
 	}
 }

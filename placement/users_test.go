@@ -147,9 +147,80 @@ func TestSessionsHearOfTokens(t *testing.T) {
 		&pb.InternalRaftRequest{AuthUserDelete: &pb.AuthUserDeleteRequest{Name: "u"}},
 		&pb.InternalRaftRequest{AuthDisable: &pb.AuthDisableRequest{}},
 	)
-	want := []string{"begin abc.1 u", "end u", "begin abc.2 u", "end u", "end all"}
+	// What ends is told before the state is shown and behind it.
+	want := []string{"begin abc.1 u", "end u", "end u", "begin abc.2 u", "end u", "end u", "end all", "end all"}
 	if diff := cmp.Diff(want, h.words); diff != "" {
 		t.Errorf("heard (-want +got):\n%s", diff)
+	}
+}
+
+// doorkeeper is sessions that watch which state is shown when tokens end.
+type doorkeeper struct {
+	auth.Sessions
+
+	m *Machine
+	// ended are the revisions of the users that were shown.
+	ended []uint64
+}
+
+func (d *doorkeeper) End(user string) {
+	d.ended = append(d.ended, d.m.State().Auth.Revision)
+	d.Sessions.End(user)
+}
+
+func (d *doorkeeper) EndAll() {
+	d.ended = append(d.ended, d.m.State().Auth.Revision)
+	d.Sessions.EndAll()
+}
+
+// Whoever sees that a password was changed finds the tokens that it voids ended, be it
+// that the node heard of the change from the log or got the state as a snapshot.
+func TestTokensEndBeforeTheChangeIsSeen(t *testing.T) {
+	for _, snapshot := range []bool{false, true} {
+		s := newSystem(t)
+		s.apply(kindBootstrap, cluster(10))
+		s.mustChange(
+			&pb.InternalRaftRequest{AuthUserAdd: &pb.AuthUserAddRequest{Name: "root"}},
+			&pb.InternalRaftRequest{AuthUserGrantRole: &pb.AuthUserGrantRoleRequest{User: "root", Role: "root"}},
+			&pb.InternalRaftRequest{AuthUserAdd: &pb.AuthUserAddRequest{Name: "u", HashedPassword: "aGFzaA=="}},
+			&pb.InternalRaftRequest{AuthEnable: &pb.AuthEnableRequest{}},
+		)
+		tokens := auth.NewSimple(0)
+		d := &doorkeeper{Sessions: tokens, m: s.m}
+		s.m.follow(d)
+		token, err := s.login("u", "abc")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := s.m.State().Auth.Revision
+		if _, ok := tokens.Identify(token, before); !ok {
+			t.Fatal("the token is not known")
+		}
+		change := &pb.InternalRaftRequest{AuthUserChangePassword: &pb.AuthUserChangePasswordRequest{Name: "u", HashedPassword: "b3RoZXI="}}
+		if snapshot {
+			other, err := Open(s.db, s.m.prefix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			there := &system{t: t, db: s.db, m: other}
+			there.mustChange(change)
+			s.m.BeginReload()
+			if err := s.m.Reload(); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			s.mustChange(change)
+		}
+		now := s.m.State().Auth.Revision
+		if now == before {
+			t.Fatal("the change is not there")
+		}
+		if id, ok := tokens.Identify(token, now); ok {
+			t.Errorf("snapshot %t: after the change the token gives %+v", snapshot, id)
+		}
+		if len(d.ended) == 0 || d.ended[0] != before {
+			t.Errorf("snapshot %t: tokens ended when revisions %d were shown, want %d first", snapshot, d.ended, before)
+		}
 	}
 }
 
