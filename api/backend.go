@@ -74,6 +74,9 @@ type Users interface {
 	// Users returns those that this node knows. Once they have been returned, no
 	// request passes any more that was checked against older ones.
 	Users(ctx context.Context) (*auth.State, error)
+	// ProveUsers proves that those returned by Users are still the newest, where requests are
+	// checked. router.ErrOutdated says that they are not.
+	ProveUsers(ctx context.Context, users *auth.State) error
 	// ConfirmUsers returns the newest.
 	ConfirmUsers(ctx context.Context) (*auth.State, error)
 	// ChangeUsers makes one change, as the sender in r's header.

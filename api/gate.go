@@ -15,6 +15,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/router"
+	"github.com/latchkey-db/latchkey/shard"
 )
 
 // gatewayHeader is what the gateway marks its calls with. Their connection shows
@@ -36,14 +37,20 @@ type gate struct {
 }
 
 // need is what a call asks of its caller before it is looked at.
-type need func(*auth.State, auth.Identity) error
+type need struct {
+	// holds is nil where nothing is asked.
+	holds func(*auth.State, auth.Identity) error
+	// newest is set where that is asked of the newest users and roles, which takes a leader
+	// where requests are checked.
+	newest bool
+}
 
 // What calls need. Calls on keys are open to anyone, since the store checks the
 // rights to them.
 var (
-	needNothing need
-	needUser    need = (*auth.State).Member
-	needRoot    need = (*auth.State).Admin
+	needNothing = need{}
+	needUser    = need{holds: (*auth.State).Member}
+	needRoot    = need{holds: (*auth.State).Admin, newest: true}
 )
 
 // identify returns who calls, and the users and roles in force.
@@ -106,26 +113,75 @@ func commonName(ctx context.Context) (name string, ok bool) {
 	return "", false
 }
 
-// require checks a call that is not about keys.
+// require checks a call that is not about keys. What only root may do is checked against
+// users and roles that are proved to be the newest; without a leader, where nothing can be
+// proved, against those that this node knows.
 func (g *gate) require(ctx context.Context, needs need) error {
 	users, id, err := g.identify(ctx)
 	if err == nil {
-		err = needs(users, id)
+		err = needs.holds(users, id)
+	}
+	if err == nil && needs.newest {
+		err = g.prove(ctx, users, needs.holds)
+		if errors.Is(err, shard.ErrTimeout) {
+			err = nil
+		}
 	}
 	return toStatus(err)
 }
 
+// prove checks a call again that users let pass, until they are proved to be the newest.
+func (g *gate) prove(ctx context.Context, users *auth.State, holds func(*auth.State, auth.Identity) error) error {
+	for attempt := 1; ; attempt++ {
+		err := g.users.ProveUsers(ctx, users)
+		if !errors.Is(err, router.ErrOutdated) || attempt == maxChecks {
+			return err
+		}
+		if err := g.catchUp(ctx, err); err != nil {
+			return err
+		}
+		now, id, err := g.identify(ctx)
+		if err == nil {
+			err = holds(now, id)
+		}
+		if err != nil {
+			return err
+		}
+		users = now
+	}
+}
+
+// catchUp waits until this node has the users and roles for which a call was outdated.
+func (g *gate) catchUp(ctx context.Context, err error) error {
+	if !errors.Is(err, router.ErrOutdated) {
+		return nil
+	}
+	_, err = g.users.ConfirmUsers(ctx)
+	return err
+}
+
+// atOnce tells whether it is known without asking anyone who may watch what: where requests
+// are not checked.
+func (g *gate) atOnce(ctx context.Context) bool {
+	users, err := g.users.Users(ctx)
+	return err == nil && !users.Enabled && g.users.ProveUsers(ctx, users) == nil
+}
+
 // refuseWatch returns why the caller may not watch a range, in etcd's form, or
-// nothing.
+// nothing. No right passes that was taken away before: the watch would keep it for good.
 func (g *gate) refuseWatch(ctx context.Context, key, end []byte) (reason string, err error) {
+	mayRead := func(users *auth.State, id auth.Identity) error { return users.Read(id, key, end) }
 	users, id, err := g.identify(ctx)
 	if err == nil {
-		err = users.Read(id, key, end)
+		err = mayRead(users, id)
+	}
+	if err == nil {
+		err = g.prove(ctx, users, mayRead)
 	}
 	switch {
 	case err == nil:
 		return "", nil
-	case errors.Is(err, auth.ErrInvalidToken), errors.Is(err, auth.ErrOldRevision),
+	case errors.Is(err, auth.ErrInvalidToken), errors.Is(err, auth.ErrOldRevision), errors.Is(err, router.ErrOutdated),
 		errors.Is(err, auth.ErrUserEmpty), errors.Is(err, auth.ErrPermissionDenied):
 		return toStatus(err).Error(), nil
 	default:
@@ -143,14 +199,20 @@ func checked[Response any](
 	}
 	for attempt := 1; ; attempt++ {
 		users, id, err := g.identify(ctx)
-		if err == nil && needs != nil {
-			err = needs(users, id)
+		if err == nil && needs.holds != nil {
+			err = needs.holds(users, id)
+		}
+		if err == nil && needs.newest {
+			err = g.prove(ctx, users, needs.holds)
 		}
 		if err != nil {
 			return resp, toStatus(err)
 		}
 		resp, err = call(auth.With(ctx, id))
 		if attempt == maxChecks || !outdated(id, err) {
+			return resp, toStatus(err)
+		}
+		if err := g.catchUp(ctx, err); err != nil {
 			return resp, toStatus(err)
 		}
 	}

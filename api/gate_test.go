@@ -8,6 +8,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/router"
+	"github.com/latchkey-db/latchkey/shard"
 )
 
 // enableUsers makes root and u, with their names as passwords, and has calls
@@ -229,5 +231,136 @@ func TestPasswordChangesUnderALogin(t *testing.T) {
 	wantStatus(t, err, codes.InvalidArgument, "etcdserver: authentication failed, invalid user ID or password")
 	if !changed {
 		t.Error("nothing changed under the login")
+	}
+}
+
+// grantRead gives u the right to read a key by the role r, and returns the users with and
+// without it.
+func (r *running) grantRead(t *testing.T, key string) (with, without *auth.State) {
+	t.Helper()
+	r.set(func() {
+		apply := func(s *auth.State, req *pb.InternalRaftRequest) *auth.State {
+			req.Header = &pb.RequestHeader{Username: "root"}
+			next, _, err := s.Apply(req)
+			check(t, err)
+			return next
+		}
+		without = apply(r.users, &pb.InternalRaftRequest{AuthRoleAdd: &pb.AuthRoleAddRequest{Name: "r"}})
+		without = apply(without, &pb.InternalRaftRequest{AuthUserGrantRole: &pb.AuthUserGrantRoleRequest{User: "u", Role: "r"}})
+		p := &authpb.Permission{PermType: authpb.Permission_READ, Key: []byte(key)}
+		with = apply(without, &pb.InternalRaftRequest{AuthRoleGrantPermission: &pb.AuthRoleGrantPermissionRequest{Name: "r", Perm: p}})
+		without = apply(with, &pb.InternalRaftRequest{AuthRoleRevokePermission: &pb.AuthRoleRevokePermissionRequest{Role: "r", Key: []byte(key)}})
+		r.users = with
+	})
+	return with, without
+}
+
+// lags makes the node know the newest users only when it has asked for them.
+func (r *running) lags(newest *auth.State) {
+	r.set(func() {
+		r.proving = func(_ context.Context, users *auth.State) error {
+			if users != newest {
+				return router.ErrOutdated
+			}
+			return nil
+		}
+		r.confirming = func() { r.set(func() { r.users = newest }) }
+	})
+}
+
+// A node that has not heard yet that a right was taken away lets nobody watch by it.
+func TestWatchByALostRight(t *testing.T) {
+	r := start(t, nil)
+	r.enableUsers(t)
+	_, without := r.grantRead(t, "k")
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "token", r.token(t, "u"))
+	r.lags(without)
+	stream, err := r.watch.Watch(ctx)
+	check(t, err)
+	w := &watcher{t, stream}
+	w.request(&pb.WatchCreateRequest{Key: []byte("k")})
+	if resp := w.recv(); !resp.GetCanceled() || !strings.Contains(resp.GetCancelReason(), "permission denied") {
+		t.Errorf("a watch by a lost right: %v", resp)
+	}
+}
+
+// While nothing can be proved a stream's watches go on, what the client asks for next waits
+// its turn, and a watch that can't be proved in time ends the stream so that the client asks
+// elsewhere.
+func TestWatchWithoutAProof(t *testing.T) {
+	r := start(t, nil)
+	r.enableUsers(t)
+	r.grantRead(t, "k")
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "token", r.token(t, "u"))
+	stream, err := r.watch.Watch(ctx)
+	check(t, err)
+	w := &watcher{t, stream}
+	w.create(&pb.WatchCreateRequest{Key: []byte("k")}, 0, 1)
+	answers := make(chan error)
+	answer := func(err error) {
+		t.Helper()
+		select {
+		case answers <- err:
+		case <-time.After(10 * time.Second):
+			t.Fatal("nothing was to be proved")
+		}
+	}
+	r.set(func() { r.proving = func(context.Context, *auth.State) error { return <-answers } })
+	w.request(&pb.WatchCreateRequest{Key: []byte("k")})
+	w.request(&pb.WatchCancelRequest{WatchId: 1})
+	_, err = r.kv.Put(metadata.AppendToOutgoingContext(t.Context(), "token", r.token(t, "root")), &pb.PutRequest{Key: []byte("k"), Value: []byte("v")})
+	check(t, err)
+	w.want(events(0, 2, putEvent("k", "v", 2, 2, 1)))
+	answer(nil)
+	w.want(&pb.WatchResponse{Header: header(2), WatchId: 1, Created: true})
+	w.want(&pb.WatchResponse{Header: header(2), WatchId: 1, Canceled: true})
+	w.request(&pb.WatchCreateRequest{Key: []byte("k")})
+	answer(shard.ErrTimeout)
+	_, err = w.stream.Recv()
+	wantStatus(t, err, codes.Unavailable, "etcdserver: request timed out")
+}
+
+// Whoever has lost the root role can do nothing with it, on a node either that has not heard
+// of that. Without a leader a node goes by what it knows.
+func TestRootIsProved(t *testing.T) {
+	r := start(t, nil)
+	r.enableUsers(t)
+	root := metadata.AppendToOutgoingContext(t.Context(), "token", r.token(t, "root"))
+	calls := map[string]func() error{
+		"snapshot": func() error {
+			stream, err := r.maintenance.Snapshot(root, &pb.SnapshotRequest{})
+			check(t, err)
+			_, err = stream.Recv()
+			return err
+		},
+		"hash": func() error { _, err := r.maintenance.Hash(root, &pb.HashRequest{}); return err },
+		"hash of keys": func() error {
+			_, err := r.maintenance.HashKV(root, &pb.HashKVRequest{})
+			return err
+		},
+		"defragmentation": func() error { _, err := r.maintenance.Defragment(root, &pb.DefragmentRequest{}); return err },
+		"alarm": func() error {
+			_, err := r.maintenance.Alarm(root, &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE})
+			return err
+		},
+		"compaction": func() error { _, err := r.kv.Compact(root, &pb.CompactionRequest{Revision: 1}); return err },
+	}
+	for name, call := range calls {
+		r.set(func() { r.proving = func(context.Context, *auth.State) error { return shard.ErrTimeout } })
+		if err := call(); (err != nil) != (name == "compaction") {
+			t.Errorf("%s without a leader: %v", name, err)
+		}
+	}
+	before := r.users
+	lost := *before
+	u := *lost.Users["root"]
+	u.Roles = nil
+	lost.Users = map[string]*auth.User{"root": &u}
+	r.lags(&lost)
+	for name, call := range calls {
+		r.set(func() { r.users = before })
+		if err := call(); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s by who was root: %v", name, err)
+		}
 	}
 }

@@ -105,6 +105,11 @@ type measuredUsers struct {
 // Users is the users'.
 func (m measuredUsers) Users(ctx context.Context) (*auth.State, error) { return m.users.Users(ctx) }
 
+// ProveUsers is the users'.
+func (m measuredUsers) ProveUsers(ctx context.Context, users *auth.State) error {
+	return m.users.ProveUsers(ctx, users)
+}
+
 // ConfirmUsers is the users'.
 func (m measuredUsers) ConfirmUsers(ctx context.Context) (*auth.State, error) {
 	return m.users.ConfirmUsers(ctx)

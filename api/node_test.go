@@ -71,6 +71,9 @@ type node struct {
 	lost atomic.Pointer[string]
 	// blind has all ranges fail.
 	blind atomic.Bool
+	// proving, if set, answers ProveUsers, and confirming runs before users are confirmed.
+	proving    func(context.Context, *auth.State) error
+	confirming func()
 	// calls counts the calls that reached the store or the leases.
 	calls atomic.Int64
 }
@@ -267,7 +270,25 @@ func (n *node) Users(context.Context) (*auth.State, error) {
 	return n.users, nil
 }
 
-func (n *node) ConfirmUsers(ctx context.Context) (*auth.State, error) { return n.Users(ctx) }
+func (n *node) ProveUsers(ctx context.Context, users *auth.State) error {
+	n.mu.Lock()
+	proving := n.proving
+	n.mu.Unlock()
+	if proving == nil {
+		return nil
+	}
+	return proving(ctx, users)
+}
+
+func (n *node) ConfirmUsers(ctx context.Context) (*auth.State, error) {
+	n.mu.Lock()
+	confirming := n.confirming
+	n.mu.Unlock()
+	if confirming != nil {
+		confirming()
+	}
+	return n.Users(ctx)
+}
 
 func (n *node) ChangeUsers(_ context.Context, r *pb.InternalRaftRequest) error {
 	if n.changed != nil {

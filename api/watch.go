@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -57,7 +58,10 @@ func (s *watchService) Watch(stream pb.Watch_WatchServer) error {
 	w.in = receive(s.streams, stream.Recv)
 	defer w.in.close()
 	defer w.stopTicker()
-	err := w.run(stream.Context())
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer w.judging.Wait()
+	defer cancel()
+	err := w.run(ctx)
 	if errors.Is(err, context.Canceled) {
 		return errWatchCanceled
 	}
@@ -84,6 +88,12 @@ type watchStream struct {
 	stream  pb.Watch_WatchServer
 	group   WatchGroup
 	in      *inbox[pb.WatchRequest]
+
+	// judged brings the verdict on the create request that waits for one, nil while none
+	// does; judging is the goroutine that finds it. The client's next requests wait, the
+	// events of its watches don't.
+	judged  chan verdict
+	judging sync.WaitGroup
 
 	watches map[int64]*watch
 	// nextID is the lowest id that was never picked.
@@ -126,10 +136,16 @@ func (w *watchStream) await(ctx context.Context, block bool) error {
 	if w.ticker != nil {
 		tick = w.ticker.C
 	}
+	requests := w.in.requests
+	if w.judged != nil {
+		requests = nil
+	}
 	if !block {
 		select {
-		case r := <-w.in.requests:
-			return w.serve(r)
+		case r := <-requests:
+			return w.serve(ctx, r)
+		case v := <-w.judged:
+			return w.decide(v)
 		case err := <-w.in.ended:
 			return endOfInput(err)
 		case <-tick:
@@ -141,8 +157,10 @@ func (w *watchStream) await(ctx context.Context, block bool) error {
 		return nil
 	}
 	select {
-	case r := <-w.in.requests:
-		return w.serve(r)
+	case r := <-requests:
+		return w.serve(ctx, r)
+	case v := <-w.judged:
+		return w.decide(v)
 	case err := <-w.in.ended:
 		return endOfInput(err)
 	case <-tick:
@@ -164,10 +182,10 @@ func endOfInput(err error) error {
 }
 
 // serve handles one request.
-func (w *watchStream) serve(r *pb.WatchRequest) error {
+func (w *watchStream) serve(ctx context.Context, r *pb.WatchRequest) error {
 	switch u := r.GetRequestUnion().(type) {
 	case *pb.WatchRequest_CreateRequest:
-		return w.create(u.CreateRequest)
+		return w.judge(ctx, u.CreateRequest)
 	case *pb.WatchRequest_CancelRequest:
 		return w.cancel(u.CancelRequest.GetWatchId())
 	case *pb.WatchRequest_ProgressRequest:
@@ -179,25 +197,13 @@ func (w *watchStream) serve(r *pb.WatchRequest) error {
 	return nil
 }
 
-// create starts a watch and answers. Its first events come after the answer,
-// since nothing polls in between.
+// create starts a watch, which the caller may, and answers. Its first events come after the
+// answer, since nothing polls in between.
 func (w *watchStream) create(r *pb.WatchCreateRequest) error {
-	key, end := r.GetKey(), r.GetRangeEnd()
-	if len(key) == 0 {
-		key = []byte{0}
-	}
-	id, reason, err := w.admit(r, key, end)
-	if err != nil {
-		return err
-	}
+	key, end := watched(r)
+	id, reason := w.admit(r, key, end)
 	if reason != "" {
-		return w.stream.Send(&pb.WatchResponse{
-			Header:       w.service.headers.current(),
-			WatchId:      noWatch,
-			Created:      true,
-			Canceled:     true,
-			CancelReason: reason,
-		})
+		return w.refuse(reason)
 	}
 	o := mvcc.WatchOptions{Key: key, End: end, Start: r.GetStartRevision(), PrevKV: r.GetPrevKv()}
 	for _, f := range r.GetFilters() {
@@ -217,18 +223,11 @@ func (w *watchStream) create(r *pb.WatchCreateRequest) error {
 	return w.stream.Send(&pb.WatchResponse{Header: w.service.headers.of(rev), WatchId: id, Created: true})
 }
 
-// admit returns the id that a watch gets, or the reason for which it is refused. An
-// error ends the stream.
-func (w *watchStream) admit(r *pb.WatchCreateRequest, key, end []byte) (id int64, reason string, err error) {
-	if r.GetStartRevision() < 0 {
-		return noWatch, reasonCompacted, nil
-	}
-	if reason, err := w.service.gate.refuseWatch(w.stream.Context(), key, end); reason != "" || err != nil {
-		return noWatch, reason, err
-	}
+// admit returns the id that a watch gets, or the reason for which it is refused.
+func (w *watchStream) admit(r *pb.WatchCreateRequest, key, end []byte) (id int64, reason string) {
 	fromKey := len(end) == 1 && end[0] == 0
 	if len(end) != 0 && !fromKey && bytes.Compare(key, end) >= 0 {
-		return noWatch, reasonEmptyRange, nil
+		return noWatch, reasonEmptyRange
 	}
 	id = r.GetWatchId()
 	if id == pickID {
@@ -237,12 +236,12 @@ func (w *watchStream) admit(r *pb.WatchCreateRequest, key, end []byte) (id int64
 		}
 		id = w.nextID
 		w.nextID++
-		return id, "", nil
+		return id, ""
 	}
 	if w.watches[id] != nil {
-		return noWatch, reasonDuplicateID, nil
+		return noWatch, reasonDuplicateID
 	}
-	return id, "", nil
+	return id, ""
 }
 
 // cancel ends a watch and answers. An unknown id is passed over in silence.

@@ -47,6 +47,29 @@ func (r *Router) Users(ctx context.Context) (*auth.State, error) {
 	return s, nil
 }
 
+// ProveUsers proves that no change was acknowledged before the call which users, that this
+// node has handed out, lack: all data shards were fenced before that, so that one that is
+// confirmed tells. ErrOutdated says that there was one. Where users are not checked nothing is
+// proved, and only what this node knows is looked at.
+func (r *Router) ProveUsers(ctx context.Context, users *auth.State) error {
+	if users.Enabled {
+		if err := r.confirm(ctx, r.ledShard()); err != nil {
+			return err
+		}
+	}
+	return r.unchanged(access{users: users})
+}
+
+// ledShard returns a shard that this node knows to have a leader, any if there is none.
+func (r *Router) ledShard() (led *shard.Data) {
+	for _, d := range r.shards {
+		if led = d; d.Replica().Leader().ReplicaID != 0 {
+			break
+		}
+	}
+	return led
+}
+
 // ConfirmUsers returns the newest users and roles.
 func (r *Router) ConfirmUsers(ctx context.Context) (*auth.State, error) {
 	if err := r.directory.ConfirmUsers(ctx); err != nil {

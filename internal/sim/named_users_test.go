@@ -29,7 +29,7 @@ func (p *process) change(tb testing.TB, requests ...*pb.InternalRaftRequest) {
 }
 
 // enableUsers makes root and u, who may read and write all below a/, and has requests
-// checked.
+// checked. When it returns all nodes know.
 func (p *process) enableUsers(tb testing.TB) {
 	tb.Helper()
 	p.change(tb,
@@ -43,6 +43,11 @@ func (p *process) enableUsers(tb testing.TB) {
 		}}},
 		&pb.InternalRaftRequest{AuthEnable: &pb.AuthEnableRequest{}},
 	)
+	for _, n := range p.node.c.nodes {
+		for n.running().cluster.State().Auth.Revision < p.cluster.State().Auth.Revision {
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
 
 // as returns a context under which requests are a user's with a fresh token.
@@ -132,6 +137,51 @@ func TestLostRightsOverLeasesHold(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A node that has not heard of a change of users that was acknowledged can't prove those that
+// it knows.
+func TestUsersAreProved(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		one, three := c.node(1), c.node(3)
+		one.enableUsers(t)
+		users, err := three.router.Users(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := three.router.ProveUsers(t.Context(), users); err != nil {
+			t.Errorf("the newest users: %v", err)
+		}
+		learn := c.forget(3)
+		one.change(t, &pb.InternalRaftRequest{AuthUserRevokeRole: &pb.AuthUserRevokeRoleRequest{Name: "u", Role: "r"}})
+		proved := meanwhile(func() (struct{}, error) { return struct{}{}, three.router.ProveUsers(t.Context(), users) })
+		time.Sleep(500 * time.Millisecond)
+		learn()
+		if _, err := proved.wait(); !errors.Is(err, router.ErrOutdated) {
+			t.Errorf("users that have changed since: %v", err)
+		}
+		if now, err := three.router.Users(t.Context()); err != nil || now != users {
+			t.Fatalf("node 3 has heard of the change (%v); the run shows nothing", err)
+		}
+	})
+}
+
+// Where requests are not checked nothing is asked of anyone.
+func TestUsersThatAreNotChecked(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		three := c.node(3)
+		users, err := three.router.Users(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.net.sever(around(3)...)
+		begun := time.Now()
+		if err := three.router.ProveUsers(t.Context(), users); err != nil || time.Since(begun) != 0 {
+			t.Errorf("nothing to prove, but after %v: %v", time.Since(begun), err)
+		}
+	})
 }
 
 // A key was attached to a lease, through one node, by somebody who may write it. Then another
