@@ -56,9 +56,13 @@ var (
 
 	errStreamSort    = unimplemented("RangeStream does not support custom sort orders")
 	errStreamFilter  = unimplemented("RangeStream does not support revision filters")
-	errSeveralShards = unimplemented("latchkey: the keys of the request lie on several shards, and writes over several shards are not implemented")
+	errSeveralShards = unimplemented(severalShards)
 	errPanic         = status.Error(codes.Internal, "latchkey: internal error")
 )
+
+// severalShards is what a write over several shards is told. Behind it comes where they are
+// divided.
+const severalShards = "latchkey: the keys of the request lie on several shards, and writes over several shards are not implemented"
 
 // Reasons of a created answer that refuses the watch. They travel inside the
 // stream, as text.
@@ -118,6 +122,10 @@ var sentinels = []struct{ is, wire error }{
 func toStatus(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
+	}
+	var wide *router.WideError
+	if errors.As(err, &wide) {
+		return unimplemented(severalShards + ": " + wide.Where())
 	}
 	for _, s := range sentinels {
 		if errors.Is(err, s.is) {

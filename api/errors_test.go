@@ -65,6 +65,11 @@ func TestToStatus(t *testing.T) {
 			router.ErrSeveralShards, codes.Unimplemented,
 			"latchkey: the keys of the request lie on several shards, and writes over several shards are not implemented",
 		},
+		{
+			&router.WideError{}, codes.Unimplemented,
+			"latchkey: the keys of the request lie on several shards, and writes over several shards are not implemented: " +
+				`the keys from "" on are divided at ""`,
+		},
 		{errors.New("disk on fire"), codes.Unknown, "disk on fire"},
 	}
 	for _, s := range sentinels {

@@ -191,13 +191,20 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 
 // txnShard returns the shard that owns every key that the transaction names.
 func (r *Router) txnShard(req *pb.TxnRequest) (d *shard.Data, err error) {
+	var first keys.Span
 	mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
+		if s.Empty() {
+			return true
+		}
 		var owner *shard.Data
 		owner, err = r.span(s)
-		if err == nil && d != nil && d != owner {
-			err = ErrSeveralShards
+		switch {
+		case err != nil:
+		case d == nil:
+			d, first = owner, s
+		case d != owner:
+			err = r.wide(first, s)
 		}
-		d = owner
 		return err == nil
 	})
 	if d == nil && err == nil {
@@ -206,17 +213,24 @@ func (r *Router) txnShard(req *pb.TxnRequest) (d *shard.Data, err error) {
 	return d, err
 }
 
-// readOnly reports whether the transaction only reads, and whether all of its
-// reads are serializable. As in etcd a nested transaction counts as a write.
+// readOnly reports whether the transaction, with those nested in it, only reads, and
+// whether it may be answered from what this node has: as in etcd, not where another is
+// nested in it.
 func readOnly(req *pb.TxnRequest) (reads, serializable bool) {
 	serializable = true
 	for _, branch := range [][]*pb.RequestOp{req.Success, req.Failure} {
 		for _, op := range branch {
-			o, ok := op.Request.(*pb.RequestOp_RequestRange)
-			if !ok {
+			switch o := op.Request.(type) {
+			case *pb.RequestOp_RequestRange:
+				serializable = serializable && o.RequestRange.GetSerializable()
+			case *pb.RequestOp_RequestTxn:
+				if nested, _ := readOnly(o.RequestTxn); !nested {
+					return false, false
+				}
+				serializable = false
+			default:
 				return false, false
 			}
-			serializable = serializable && o.RequestRange.GetSerializable()
 		}
 	}
 	return true, serializable

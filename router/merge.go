@@ -136,28 +136,53 @@ func (l *look) txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, er
 	if v := l.only(); v != nil {
 		return v.Txn(ctx, req)
 	}
+	resp, err := l.branch(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	resp.Header.Revision = l.rev
+	return resp, nil
+}
+
+// branch answers a transaction that only reads, but for its header, which one that is
+// nested in another has none of.
+func (l *look) branch(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
 	holds, err := l.compare(ctx, req.Compare)
 	if err != nil {
 		return nil, err
 	}
-	resp := &pb.TxnResponse{Header: &pb.ResponseHeader{Revision: l.rev}, Succeeded: holds}
+	resp := &pb.TxnResponse{Header: &pb.ResponseHeader{}, Succeeded: holds}
 	ops := req.Success
 	if !holds {
 		ops = req.Failure
 	}
 	for _, op := range ops {
-		r := op.GetRequestRange()
-		if rev := r.GetRevision(); rev < 0 && rev < l.compacted {
-			// Other than outside of a transaction this does not mean the newest.
-			return nil, mvcc.ErrCompacted
+		out := &pb.ResponseOp{}
+		if nested := op.GetRequestTxn(); nested != nil {
+			answer, err := l.branch(ctx, nested)
+			if err != nil {
+				return nil, err
+			}
+			out.Response = &pb.ResponseOp_ResponseTxn{ResponseTxn: answer}
+		} else {
+			answer, err := l.txnRange(ctx, op.GetRequestRange())
+			if err != nil {
+				return nil, err
+			}
+			out.Response = &pb.ResponseOp_ResponseRange{ResponseRange: answer}
 		}
-		out, err := l.rangeKeys(ctx, r)
-		if err != nil {
-			return nil, err
-		}
-		resp.Responses = append(resp.Responses, &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: out}})
+		resp.Responses = append(resp.Responses, out)
 	}
 	return resp, nil
+}
+
+// txnRange answers a range inside a transaction.
+func (l *look) txnRange(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+	if rev := req.GetRevision(); rev < 0 && rev < l.compacted {
+		// Other than outside of a transaction this does not mean the newest.
+		return nil, mvcc.ErrCompacted
+	}
+	return l.rangeKeys(ctx, req)
 }
 
 // compare reports whether all compares hold.

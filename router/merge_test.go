@@ -201,8 +201,16 @@ func (w *twin) compareRange() {
 
 func (w *twin) compareTxn() {
 	w.Helper()
-	req, v := &pb.TxnRequest{}, w.whole()
+	req, v := w.drawTxn(2), w.whole()
 	defer v.Close()
+	got, gotErr := w.s.Txn(w.Context(), req)
+	want, wantErr := v.Txn(w.Context(), req)
+	w.same(req, got, gotErr, want, wantErr)
+}
+
+// drawTxn draws a transaction that only reads, with others nested in it up to a depth.
+func (w *twin) drawTxn(depth int) *pb.TxnRequest {
+	req := &pb.TxnRequest{}
 	for range w.IntN(3) {
 		c := &pb.Compare{Key: w.key(), Result: pb.Compare_CompareResult(w.IntN(4)), Target: pb.Compare_VERSION}
 		c.TargetUnion = &pb.Compare_Version{Version: w.Int64N(3)}
@@ -216,12 +224,14 @@ func (w *twin) compareTxn() {
 	}
 	for _, branch := range []*[]*pb.RequestOp{&req.Success, &req.Failure} {
 		for range w.IntN(3) {
-			*branch = append(*branch, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: w.request()}})
+			op := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: w.request()}}
+			if depth > 0 && w.IntN(4) == 0 {
+				op.Request = &pb.RequestOp_RequestTxn{RequestTxn: w.drawTxn(depth - 1)}
+			}
+			*branch = append(*branch, op)
 		}
 	}
-	got, gotErr := w.s.Txn(w.Context(), req)
-	want, wantErr := v.Txn(w.Context(), req)
-	w.same(req, got, gotErr, want, wantErr)
+	return req
 }
 
 // compareStream compares the answers that the chunks amount to.

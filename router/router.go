@@ -95,10 +95,18 @@ func New(c Config) *Router {
 // Close ends what the router does of its own. The shards are still there.
 func (r *Router) Close() { r.running.end() }
 
-// span returns the shard that owns all keys of s.
+// span returns the shard that owns all keys of s. One without keys is anybody's: that is
+// whoever owns its start.
 func (r *Router) span(s keys.Span) (*shard.Data, error) {
+	if s.Empty() {
+		s = keys.Point(s.Start)
+	}
 	at := keys.Positions(s)
-	return r.only(r.places.State().Map.Locate(at.Start, at.End))
+	d, err := r.only(r.places.State().Map.Locate(at.Start, at.End))
+	if errors.Is(err, ErrSeveralShards) {
+		err = r.wide(s, s)
+	}
+	return d, err
 }
 
 // lease returns the home of a lease.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -212,6 +213,87 @@ func TestKeysOnSeveralShardsAreRefused(t *testing.T) {
 	})
 }
 
+// A refusal names two keys that the write touches and a split between them. Ranges that end
+// before they begin touch no shard, and transactions that only read may touch all.
+func TestWideWrites(t *testing.T) {
+	op := func(r any) *pb.RequestOp {
+		switch r := r.(type) {
+		case *pb.PutRequest:
+			return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}
+		case *pb.DeleteRangeRequest:
+			return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}
+		case *pb.TxnRequest:
+			return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: r}}
+		default:
+			return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: r.(*pb.RangeRequest)}}
+		}
+	}
+	txn := func(ops ...any) *pb.TxnRequest {
+		req := &pb.TxnRequest{}
+		for _, o := range ops {
+			req.Success = append(req.Success, op(o))
+		}
+		return req
+	}
+	get := func(key, end string) *pb.RangeRequest {
+		return &pb.RangeRequest{Key: []byte(key), RangeEnd: []byte(end)}
+	}
+	del := func(key, end string) *pb.DeleteRangeRequest {
+		return &pb.DeleteRangeRequest{Key: []byte(key), RangeEnd: []byte(end)}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		long := strings.Repeat("z", 1000)
+		for _, tc := range []struct {
+			req  *pb.TxnRequest
+			want string
+		}{
+			{txn(put("a"), put("z")), `"a" and "z" are divided at "m"`},
+			{txn(put("z"), get("a", "")), `"a" and "z" are divided at "m"`},
+			{txn(put("b"), txn(del("x", "y"))), `"b" and "x" are divided at "m"`},
+			{txn(put("a"), del("b", "x")), `the keys from "b" to "x" are divided at "m"`},
+			{txn(del("b", "\x00")), `the keys from "b" on are divided at "m"`},
+			{txn(put("a"), put(long)), `"a" and "` + long[:maxShown] + `"… are divided at "m"`},
+		} {
+			_, err := s.Txn(t.Context(), tc.req)
+			var wide *WideError
+			if !errors.Is(err, ErrSeveralShards) || !errors.As(err, &wide) || wide.Where() != tc.want {
+				t.Errorf("%v: %v, want %s", tc.req, err, tc.want)
+			}
+		}
+		if _, err := s.DeleteRange(t.Context(), del("b", "x")); err == nil || !strings.Contains(err.Error(), `the keys from "b" to "x" are divided at "m"`) {
+			t.Errorf("delete: %v", err)
+		}
+		// A shard takes what has no keys beside what has some.
+		for i, req := range []*pb.TxnRequest{
+			txn(put("a"), del("z", "y")), txn(del("z", "b"), put("a")), txn(put("z"), get("b", "a")), txn(del("z", "a")),
+		} {
+			if _, err := s.Txn(t.Context(), req); err != nil {
+				t.Errorf("%d: %v: %v", i, req, err)
+			}
+		}
+		if _, err := s.DeleteRange(t.Context(), del("z", "b")); err != nil {
+			t.Errorf("delete of no keys: %v", err)
+		}
+		before, err := s.Range(t.Context(), get("a", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, req := range []*pb.TxnRequest{txn(txn(get("a", ""), get("z", ""))), txn(txn(get("a", "")), txn(txn(get("a", ""))))} {
+			resp, err := s.Txn(t.Context(), req)
+			if err != nil {
+				t.Errorf("%v: %v", req, err)
+				continue
+			}
+			nested := resp.Responses[0].GetResponseTxn()
+			if resp.Header.Revision != before.Header.Revision || nested.GetHeader().GetRevision() != 0 || len(nested.Responses[0].GetResponseRange().GetKvs()) != 1 {
+				t.Errorf("%v: %v, the revision before was %d", req, resp, before.Header.Revision)
+			}
+		}
+	})
+}
+
 // Who has no right to keys is told that, not which revisions there are, nor that the
 // keys lie on several shards.
 func TestRightsComeFirst(t *testing.T) {
@@ -380,7 +462,9 @@ func TestReadOnly(t *testing.T) {
 	read := func(serializable bool) *pb.RequestOp {
 		return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Serializable: serializable}}}
 	}
-	nested := &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{}}}
+	nested := func(ops ...*pb.RequestOp) *pb.RequestOp {
+		return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{Failure: ops}}}
+	}
 	write := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{}}}
 	for i, tc := range []struct {
 		success, failure    []*pb.RequestOp
@@ -390,7 +474,12 @@ func TestReadOnly(t *testing.T) {
 		{[]*pb.RequestOp{read(true)}, nil, true, true},
 		{[]*pb.RequestOp{read(true)}, []*pb.RequestOp{read(false)}, true, false},
 		{[]*pb.RequestOp{read(true)}, []*pb.RequestOp{write}, false, false},
-		{[]*pb.RequestOp{nested}, nil, false, false},
+		{[]*pb.RequestOp{nested()}, nil, true, false},
+		{[]*pb.RequestOp{nested(read(true))}, nil, true, false},
+		{nil, []*pb.RequestOp{nested(nested(read(false)))}, true, false},
+		{[]*pb.RequestOp{nested(write)}, nil, false, false},
+		{nil, []*pb.RequestOp{read(true), nested(nested(write))}, false, false},
+		{[]*pb.RequestOp{nested(&pb.RequestOp{})}, nil, false, false},
 		{[]*pb.RequestOp{{}}, nil, false, false},
 	} {
 		reads, serializable := readOnly(&pb.TxnRequest{Success: tc.success, Failure: tc.failure})
