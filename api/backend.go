@@ -107,7 +107,7 @@ type Cluster interface {
 
 // NodeStatus is what Maintenance.Status tells of this node beside its header.
 type NodeStatus struct {
-	// DBSizeInUse is the logical size in bytes of the current versions.
+	// DBSizeInUse is the logical size in bytes of the current versions and of the leases.
 	DBSizeInUse int64
 	// RaftIndex and RaftAppliedIndex are the indexes of the data shards' logs that this
 	// node knows to be committed and has applied, added up over the shards.
@@ -120,8 +120,8 @@ var ErrNotMoved = errors.New("the leadership was not taken over in time")
 // Maintenance is the node's own business: state, hashes, backup.
 type Maintenance interface {
 	Status() NodeStatus
-	// DBSize is the logical size in bytes of all retained versions, what the
-	// quota counts. It is asked for before every write, so it must be cheap.
+	// DBSize is the logical size in bytes of all retained versions and of the leases, what
+	// the quota counts. It is asked for before every write, so it must be cheap.
 	DBSize() int64
 	// Revision is an issued revision that this node knows; it may lag. Lease,
 	// alarm and status headers carry it.

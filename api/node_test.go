@@ -394,7 +394,7 @@ func (n *node) ClearAlarm(_ context.Context, member uint64, a pb.AlarmType) ([]*
 	return nil, nil
 }
 
-func (n *node) DBSize() int64   { return n.store.Size() }
+func (n *node) DBSize() int64   { return n.store.Size() + n.table.Size() }
 func (n *node) Revision() int64 { return n.store.Rev() }
 
 func (n *node) Status() NodeStatus {

@@ -20,7 +20,7 @@ const (
 // raised alarms forbid.
 type admission struct {
 	cluster Cluster
-	// size returns the logical size in bytes of all retained versions.
+	// size returns the logical size in bytes of all retained versions and of the leases.
 	size func() int64
 	// quota is in bytes; negative means none.
 	quota int64

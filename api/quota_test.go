@@ -7,6 +7,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc/codes"
+
+	"github.com/latchkey-db/latchkey/lease"
 )
 
 func TestCost(t *testing.T) {
@@ -104,6 +106,43 @@ func TestQuota(t *testing.T) {
 		t.Errorf("cleared %v", cleared.GetAlarms())
 	}
 	r.put(t, "a", "b")
+}
+
+// Leases fill the quota too, however long they live. Their ends make room.
+func TestLeasesFillTheQuota(t *testing.T) {
+	const text = "etcdserver: mvcc: database space exceeded"
+	r := start(t, func(c *Config) { c.QuotaBytes = 20 << 10 })
+	ctx := t.Context()
+	var err error
+	granted := int64(0)
+	for granted < 1000 {
+		if _, err = r.lease.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: granted + 1, TTL: maxLeaseTTL}); err != nil {
+			break
+		}
+		granted++
+	}
+	wantStatus(t, err, codes.ResourceExhausted, text)
+	if want := int64(20<<10) / lease.Bytes; granted < want-1 || granted > want {
+		t.Errorf("%d leases fit, want about %d", granted, want)
+	}
+	_, err = r.kv.Put(ctx, &pb.PutRequest{Key: []byte("k")})
+	wantStatus(t, err, codes.ResourceExhausted, text)
+	status, err := r.maintenance.Status(ctx, &pb.StatusRequest{})
+	check(t, err)
+	if len(status.GetErrors()) != 1 || status.GetDbSize() != granted*lease.Bytes {
+		t.Errorf("Status says errors %q and size %d", status.GetErrors(), status.GetDbSize())
+	}
+	for id := range granted {
+		_, err = r.lease.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id + 1})
+		check(t, err)
+	}
+	_, err = r.maintenance.Alarm(ctx, &pb.AlarmRequest{
+		Action: pb.AlarmRequest_DEACTIVATE, MemberID: testMember, Alarm: pb.AlarmType_NOSPACE,
+	})
+	check(t, err)
+	r.put(t, "k", "v")
+	_, err = r.lease.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 9})
+	check(t, err)
 }
 
 // TestCorruptAlarm checks which calls the alarm refuses: all that go through the

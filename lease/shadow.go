@@ -93,6 +93,7 @@ func (t *Table) Cast(b *pebble.Batch, r Ref) error {
 		return fmt.Errorf("write shadow of lease %x: %w", r.ID, err)
 	}
 	t.shadows[r.ID] = &shadow{incarnation: r.Incarnation}
+	t.countLocked()
 	return nil
 }
 
@@ -120,6 +121,7 @@ func (t *Table) Holds(id int64) bool {
 func (t *Table) Drop(b *pebble.Batch, r Ref) ([][]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	defer t.countLocked()
 	if t.tombs[r.ID] < r.Incarnation {
 		if err := b.Set(t.idKey(kindTomb, r.ID), encodeCounter(r.Incarnation), nil); err != nil {
 			return nil, fmt.Errorf("write tombstone of lease %x: %w", r.ID, err)
@@ -181,6 +183,7 @@ func (t *Table) buryLocked(b *pebble.Batch, r Ref) error {
 		return fmt.Errorf("delete tombstone of lease %x: %w", r.ID, err)
 	}
 	delete(t.tombs, r.ID)
+	t.countLocked()
 	return nil
 }
 

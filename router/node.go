@@ -21,22 +21,23 @@ func (r *Router) Revision() int64 {
 	return r.given.Load()
 }
 
-// DBSize returns the logical size in bytes of all retained versions on this node.
+// DBSize returns the logical size in bytes of all retained versions and leases on this
+// node.
 func (r *Router) DBSize() int64 {
 	var size int64
 	for _, d := range r.shards {
-		size += d.Store().Size()
+		size += d.Store().Size() + d.LeaseSize()
 	}
 	return size
 }
 
-// LiveSize returns the logical size in bytes of the current versions on this
-// node.
+// LiveSize returns the logical size in bytes of the current versions and the leases on
+// this node.
 func (r *Router) LiveSize() int64 {
 	var size int64
 	for _, d := range r.shards {
 		v := d.Store().View()
-		size += v.LiveSize()
+		size += v.LiveSize() + d.LeaseSize()
 		v.Close()
 	}
 	return size

@@ -524,6 +524,66 @@ func TestLeases(t *testing.T) {
 	})
 }
 
+// Leases count for the size of what a node holds, at their homes and wherever they have keys,
+// until they have ended everywhere.
+func TestLeasesHaveASize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		ctx := t.Context()
+		keys := func() (all, live int64) {
+			for _, d := range s.shards {
+				v := d.Store().View()
+				all, live = all+v.Size(), live+v.LiveSize()
+				v.Close()
+			}
+			return all, live
+		}
+		counted := func(when string, want int64) {
+			t.Helper()
+			all, live := keys()
+			if got := s.DBSize() - all; got != want*lease.Bytes {
+				t.Errorf("%s: leases count for %d bytes, want %d times %d", when, got, want, lease.Bytes)
+			}
+			if got := s.LiveSize() - live; got != want*lease.Bytes {
+				t.Errorf("%s: leases count for %d bytes in use, want %d times %d", when, got, want, lease.Bytes)
+			}
+		}
+		counted("at first", 0)
+		for id := range int64(10) {
+			if _, err := s.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: id + 1, TTL: 9_000_000_000}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		counted("granted", 10)
+		for id := range int64(10) {
+			for _, key := range []string{"a", "z"} {
+				if _, err := s.Put(ctx, &pb.PutRequest{Key: fmt.Append([]byte(key), id), Lease: id + 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		counted("with keys on both shards", 20)
+		for _, d := range s.shards {
+			d.Replica().Between(func() {
+				d.BeginReload()
+				if err := d.Reload(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		counted("loaded anew", 20)
+		for id := range int64(10) {
+			if _, err := s.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id + 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// Tombstones go when a leader has looked for them.
+		time.Sleep(time.Minute)
+		counted("revoked", 0)
+	})
+}
+
 // A transaction that needs a lease that does not exist is refused, whatever other
 // leases it names and wherever they are kept; one that does not need it runs.
 func TestUnknownLeases(t *testing.T) {

@@ -360,6 +360,9 @@ func (d *Data) awaitForgotten(ctx context.Context, id int64) error {
 // linearizable.
 func (d *Data) Leases() []lease.Record { return d.leases.All() }
 
+// LeaseSize returns what the leases count for, in bytes, beside their keys.
+func (d *Data) LeaseSize() int64 { return d.leases.Size() }
+
 // LeaseLife is what TimeToLive tells of a lease.
 type LeaseLife struct {
 	lease.Record
