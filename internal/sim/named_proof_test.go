@@ -145,7 +145,7 @@ func TestRevocationIsAheadOfTheLeader(t *testing.T) {
 		if err := c.node(2).attach(t, "b/1", id); err != nil {
 			t.Fatal(err)
 		}
-		c.slowApply(1, shardA, 300*time.Millisecond)
+		c.slowApply(1, shardA, 100*time.Millisecond)
 		began := time.Now()
 		c.node(2).revoke(t, id)
 		if found, _ := c.node(3).read(t, "b/1", ""); len(found) > 0 {
