@@ -67,8 +67,7 @@ func TestQuotaReached(t *testing.T) {
 // Revisions never go back, although a compaction leaves nothing of the newest one,
 // and whenever the server is killed meanwhile (17780, 16693).
 func TestRevisionsNeverGoBack(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := harness.Seed(t, "./e2e", 0)
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	s := serve(t)
 	for round := range harness.Sized(8, 100) {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // chain writes 1, 2, 3 … into one key, each only over the one before, so that the
@@ -100,8 +102,7 @@ func (w *chain) watch(ctx context.Context, c *clientv3.Client) []string {
 // keys, leases, alarms; revisions go on, nothing is applied twice, and watches
 // resume without a gap.
 func TestKilledServerKeepsWhatItAcknowledged(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := harness.Seed(t, "./e2e", 0)
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	p := newProcess(t)
 	c := p.client()

@@ -19,6 +19,8 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // podPrefix is where the objects of these tests are.
@@ -325,8 +327,7 @@ func (a *apiServer) missed(wrote map[int64]string) (faults []string) {
 // are as fresh as they say, and follow while the history behind them is compacted by
 // one of them at a time; a list that is too old to be continued says so.
 func TestKubernetes(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := harness.Seed(t, "./e2e", 0)
 	p := newProcess(t, "--watch-progress-notify-interval=200ms")
 	ctx, cancel := context.WithTimeout(t.Context(), longWait)
 	defer cancel()

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,7 +18,13 @@ import (
 // each answer and each batch must show one number.
 func TestConcurrent(t *testing.T) {
 	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	if s := os.Getenv("LATCHKEY_MVCC_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("replay with LATCHKEY_MVCC_SEED=%d", seed)
 	e := memEnv(t)
 	names := []string{"c/a", "c/b", "c/d/e"}
 	put := func(n int) *pb.TxnRequest {

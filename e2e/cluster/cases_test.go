@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,6 +70,9 @@ func TestDeposedLeaderRevokesNothing(t *testing.T) {
 		pause(ctx, time.Second)
 		c.must(c.Nodes[leader].Freeze())
 		pause(ctx, time.Duration(harness.Sized(6, 10))*time.Second)
+		if c.leader() == leader {
+			t.Fatal("nobody has taken over; the run shows nothing")
+		}
 		c.must(c.Nodes[leader].Thaw())
 		pause(ctx, 6*time.Second)
 		cancel()
@@ -188,11 +192,15 @@ func TestNoStaleReadFromPausedLeader(t *testing.T) {
 			}
 			// The reads wait in the stopped leader's socket.
 			var wg sync.WaitGroup
+			var answered atomic.Int32
 			for _, key := range keys {
 				wg.Go(func() {
 					try, stop := context.WithTimeout(t.Context(), 10*time.Second)
 					defer stop()
 					r, err := c.clients[leader].Get(try, key)
+					if err == nil {
+						answered.Add(1)
+					}
 					if err == nil && (len(r.Kvs) != 1 || string(r.Kvs[0].Value) != strconv.Itoa(round)) {
 						t.Errorf("%s is %v after %d was written", key, r.Kvs, round)
 					}
@@ -201,6 +209,9 @@ func TestNoStaleReadFromPausedLeader(t *testing.T) {
 			pause(t.Context(), 50*time.Millisecond)
 			c.must(c.Nodes[leader].Thaw())
 			wg.Wait()
+			if answered.Load() == 0 {
+				t.Errorf("round %d: no read was answered; it shows nothing", round)
+			}
 			c.healthy()
 		}
 	})

@@ -224,6 +224,19 @@ func kept(t *testing.T, r *faults.Report) {
 	}
 }
 
+// suffered fails the test unless clients did something while something was broken: without
+// that it has shown nothing.
+func suffered(t *testing.T, r *faults.Report) {
+	t.Helper()
+	const least = 100
+	if n := r.Operations.Load(); n < least {
+		t.Errorf("only %d operations; the run shows nothing", n)
+	}
+	if len(r.Faults()) == 0 {
+		t.Error("nothing was broken; the run shows nothing")
+	}
+}
+
 // onShards runs a test with one data shard and with four.
 func onShards(t *testing.T, fn func(t *testing.T, shards int)) {
 	t.Helper()

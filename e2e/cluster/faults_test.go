@@ -34,6 +34,7 @@ func TestFaults(t *testing.T) {
 			faults.NewLeases(n.Report, 4, 6, 25*time.Second, c.clients), sets))
 		t.Logf("operations=%d faults=%v, %d numbers lost behind unchecked tokens", n.Report.Operations.Load(), n.Report.Faults(), sets.Lost)
 		kept(t, n.Report)
+		suffered(t, n.Report)
 	})
 }
 
@@ -88,6 +89,7 @@ func TestRollingRestart(t *testing.T) {
 		c.must(faults.Run(ctx, n, 1, c.clients, 5*time.Second,
 			faults.NewChains(n.Report, 6, c.clients), faults.NewLeases(n.Report, 4, 6, 25*time.Second, c.clients)))
 		kept(t, n.Report)
+		suffered(t, n.Report)
 		t.Logf("operations=%d faults=%v", n.Report.Operations.Load(), n.Report.Faults())
 	})
 }

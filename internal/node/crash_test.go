@@ -161,7 +161,8 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-func cutPower(t *testing.T, splits [][]byte) {
+// crashSeed returns the seed of a test, which is printed.
+func crashSeed(t *testing.T) uint64 {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("LATCHKEY_CRASH_SEED"); s != "" {
@@ -171,6 +172,12 @@ func cutPower(t *testing.T, splits [][]byte) {
 		}
 	}
 	t.Logf("replay with LATCHKEY_CRASH_SEED=%d", seed)
+	return seed
+}
+
+func cutPower(t *testing.T, splits [][]byte) {
+	t.Helper()
+	seed := crashSeed(t)
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	c := &crashable{t: t, rnd: rnd, state: vfs.NewCrashableMem(), raft: raftvfs.NewStrictMem(), splits: splits}
 	writers := make([]*writer, 8)

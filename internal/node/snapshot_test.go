@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	raftvfs "github.com/lni/vfs"
@@ -42,8 +41,7 @@ func snapshotFiles(t *testing.T, fs raftvfs.FS, dir string) []string {
 // lost its power starts from a snapshot and the log behind it, whatever has become
 // of the snapshot's files: the state does not come from them.
 func TestStartFromSnapshot(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := crashSeed(t)
 	c := &crashable{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)),
 		state: vfs.NewCrashableMem(), raft: raftvfs.NewStrictMem(), snapshots: 2000,
