@@ -105,7 +105,6 @@ var sentinels = []struct{ is, wire error }{
 	{router.ErrSeveralShards, errSeveralShards},
 
 	{shard.ErrTimeout, rpctypes.ErrGRPCTimeout},
-	{shard.ErrNoLeader, rpctypes.ErrGRPCNoLeader},
 	{shard.ErrStopped, rpctypes.ErrGRPCStopped},
 	{shard.ErrTooManyRequests, errTooManyRequests},
 	{shard.ErrRequestTooLarge, rpctypes.ErrGRPCRequestTooLarge},

@@ -36,7 +36,6 @@ func TestToStatus(t *testing.T) {
 		{lease.ErrNotFound, codes.NotFound, "etcdserver: requested lease not found"},
 		{lease.ErrExists, codes.FailedPrecondition, "etcdserver: lease already exists"},
 		{shard.ErrTimeout, codes.Unavailable, "etcdserver: request timed out"},
-		{shard.ErrNoLeader, codes.Unavailable, "etcdserver: no leader"},
 		{shard.ErrNotLeader, codes.Unavailable, "etcdserver: leader changed"},
 		{shard.ErrNotApplied, codes.Unavailable, "etcdserver: leader changed"},
 		{shard.ErrStopped, codes.Unavailable, "etcdserver: server stopped"},

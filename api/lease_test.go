@@ -176,9 +176,9 @@ func TestKeepAliveBound(t *testing.T) {
 
 func TestKeepAliveError(t *testing.T) {
 	r := start(t, nil)
-	r.set(func() { r.fail = shard.ErrNoLeader })
+	r.set(func() { r.fail = shard.ErrTimeout })
 	stream := keepAliveStream(t, r)
 	send(t, stream, 1)
 	_, err := stream.Recv()
-	wantStatus(t, err, codes.Unavailable, "etcdserver: no leader")
+	wantStatus(t, err, codes.Unavailable, "etcdserver: request timed out")
 }

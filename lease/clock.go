@@ -198,12 +198,6 @@ func (c *Clock) Fresh(id int64, mark uint32) {
 	}
 }
 
-// NeedsFresh reports whether a remainder of lease id may stand in the log.
-func (c *Clock) NeedsFresh(id int64) bool {
-	t, ok := c.timers[id]
-	return ok && t.aged
-}
-
 // Remove takes leases off the clock: they are gone. Unknown ids are ignored.
 func (c *Clock) Remove(ids ...int64) {
 	for _, id := range ids {

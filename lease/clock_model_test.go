@@ -213,8 +213,8 @@ func compareClock(t *rapid.T, now time.Duration, c *Clock, m *clockModel) {
 		if want := max(0, l.deadline-m.at(now)); !ok || left != want {
 			t.Fatalf("Remaining(%d) = %v, %t, want %v", id, left, ok, want)
 		}
-		if c.Ending(id) != l.ending || c.NeedsFresh(id) != l.aged {
-			t.Fatalf("lease %d: ending %t, aged %t, want %t, %t", id, c.Ending(id), c.NeedsFresh(id), l.ending, l.aged)
+		if c.Ending(id) != l.ending || c.needsFresh(id) != l.aged {
+			t.Fatalf("lease %d: ending %t, aged %t, want %t, %t", id, c.Ending(id), c.needsFresh(id), l.ending, l.aged)
 		}
 	}
 	if due := m.due(1); len(due) > 0 && !c.MayBeDue() {

@@ -67,7 +67,7 @@ func (h *clockHarness) run(t *testing.T, d *datadriven.TestData) string {
 		var mark uint32
 		d.ScanArgs(t, "mark", &mark)
 		h.clock.Fresh(h.id(d), mark)
-		fmt.Fprintf(&out, "needs fresh: %t\n", h.clock.NeedsFresh(h.id(d)))
+		fmt.Fprintf(&out, "needs fresh: %t\n", h.clock.needsFresh(h.id(d)))
 	case "due":
 		fmt.Fprintln(&out, h.clock.Due(h.limit(d)))
 	case "aging":
@@ -294,4 +294,10 @@ func TestClockForgets(t *testing.T) {
 	if c.Len() != 0 || len(c.ends.timers) != 0 || len(c.ages.timers) != 0 {
 		t.Errorf("%d leases, %d and %d timers left", c.Len(), len(c.ends.timers), len(c.ages.timers))
 	}
+}
+
+// needsFresh reports whether a remainder of lease id may stand in the log.
+func (c *Clock) needsFresh(id int64) bool {
+	t, ok := c.timers[id]
+	return ok && t.aged
 }

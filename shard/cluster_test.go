@@ -375,7 +375,7 @@ func (c *cluster) bear(nd *testNode) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := nd.data.Bear(ctx, Shape{Ordered: c.oracle != nil, Owned: Everything()}); err != nil && !errors.Is(err, ErrNotLeader) {
+	if err := nd.data.Bear(ctx, Shape{Ordered: c.oracle != nil, Owned: keys.NewSet(keys.Span{})}); err != nil && !errors.Is(err, ErrNotLeader) {
 		c.t.Logf("bear: %v", err)
 	}
 }

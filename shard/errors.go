@@ -11,8 +11,6 @@ var (
 	// longer leads it in the term that the call was aimed at. Nothing was
 	// applied and nothing will be.
 	ErrNotLeader = errors.New("shard: not leader")
-	// ErrNoLeader is returned when no leader was found within the time given.
-	ErrNoLeader = errors.New("shard: no leader")
 	// ErrNotApplied is returned when a command certainly was not applied and
 	// never will be. The origin may send it again under a new id.
 	ErrNotApplied = errors.New("shard: not applied")

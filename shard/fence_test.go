@@ -91,7 +91,7 @@ func TestGuardOfLeases(t *testing.T) {
 		defer c.close()
 		nd, _ := c.leader(0)
 		nd.grant(t, 1, 60)
-		mine := keys.NewSet(keys.Prefix([]byte("mine/")))
+		mine := keys.NewSet(keys.Span{Start: []byte("mine/"), End: []byte("mine0")})
 		put := &pb.PutRequest{Key: []byte("mine/a"), Lease: 1}
 		send := func(kind Kind, request proto.Message, leases ...int64) error {
 			return nd.sendAs(t, Guard{Epoch: 1, Leases: leases, Writable: mine}, kind, request)
@@ -176,7 +176,7 @@ func TestGuardEncoding(t *testing.T) {
 		if len(g.Leases) == 0 {
 			g.Leases = nil
 		} else if rapid.Bool().Draw(t, "some") {
-			g.Writable = keys.NewSet(keys.Point([]byte("\x00\x01")), keys.Prefix([]byte("b")))
+			g.Writable = keys.NewSet(keys.Point([]byte("\x00\x01")), keys.Span{Start: []byte("b"), End: []byte("c")})
 		}
 		whole := appendGuard(nil, &g)
 		got, rest, err := cutGuard(append(whole, 1, 2))

@@ -23,9 +23,6 @@ type Shape struct {
 // Born reports whether the shard has got its first shape.
 func (s *Shape) Born() bool { return len(s.Owned) > 0 }
 
-// Everything is what the only shard of a cluster owns.
-func Everything() keys.Set { return keys.NewSet(keys.Span{}) }
-
 // shapeTag is the key of a data shard's shape below its replica's prefix.
 const shapeTag byte = 'b'
 

@@ -39,25 +39,6 @@ func EscapedLen(key []byte) int {
 	return len(key) + bytes.Count(key, []byte{escape}) + 2
 }
 
-// CutEscaped returns the length of the escaped key that src begins with,
-// terminator included.
-func CutEscaped(src []byte) (int, error) {
-	for n := 0; ; n += 2 {
-		i := bytes.IndexByte(src[n:], escape)
-		if i < 0 || n+i+1 >= len(src) {
-			return 0, ErrEncoding
-		}
-		n += i
-		switch src[n+1] {
-		case terminator:
-			return n + 2, nil
-		case escaped:
-		default:
-			return 0, ErrEncoding
-		}
-	}
-}
-
 // Unescape appends the key whose escaped form src begins with to dst. It
 // returns the result and what follows in src.
 func Unescape(dst, src []byte) (key, rest []byte, err error) {

@@ -49,7 +49,7 @@ func TestSetModel(t *testing.T) {
 }
 
 func TestCutSetRefusesTornBytes(t *testing.T) {
-	whole := AppendSet(nil, NewSet(Point([]byte("a")), Prefix([]byte("b"))))
+	whole := AppendSet(nil, NewSet(Point([]byte("a")), Span{Start: []byte("b"), End: PrefixEnd([]byte("b"))}))
 	for n := range whole {
 		if s, _, err := CutSet(whole[:n]); err == nil {
 			t.Errorf("%d of %d bytes are read as %v", n, len(whole), s)

@@ -36,11 +36,6 @@ func Point(key []byte) Span {
 	return Span{Start: key, End: Next(key)}
 }
 
-// Prefix returns the span of every key that begins with prefix.
-func Prefix(prefix []byte) Span {
-	return Span{Start: prefix, End: PrefixEnd(prefix)}
-}
-
 // Next returns the lowest key above key, in a slice of its own.
 func Next(key []byte) []byte {
 	n := make([]byte, len(key)+1)

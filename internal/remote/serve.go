@@ -47,27 +47,6 @@ func (s *Server) Handle(ctx context.Context, request []byte) (answer []byte) {
 	return answer
 }
 
-// Describe returns the name of a request's method, and the id of the shard that it is
-// for, or of the node that it is about.
-func Describe(request []byte) (name string, shardID uint64) {
-	if len(request) == 0 {
-		return "", 0
-	}
-	if request[0] < firstDataMethod {
-		return methodNames[request[0]], placement.SystemShard
-	}
-	r := reader{rest: request[1:]}
-	return methodNames[request[0]], r.uvarint()
-}
-
-// methodNames are those of all methods.
-var methodNames = map[byte]string{
-	methodSystemPropose: "Propose", methodSystemConfirm: "Confirm", methodAsk: "Ask",
-	methodCarry: "Write", methodConfirm: "Confirm", methodPromise: "Promise", methodRaise: "Raise", methodSweepTo: "SweepTo",
-	methodRenew: "Renew", methodTimeToLive: "TimeToLive", methodAwaitEnded: "AwaitEnded", methodRegister: "Register", methodDrop: "Drop",
-	methodApplied: "Applied", methodFingerprint: "Fingerprint", methodMissed: "Missed",
-}
-
 // applied answers how far a replica here has applied, unless it must not take over.
 func (s *Server) applied(_ context.Context, _ byte, r *reader) ([]byte, error) {
 	id := r.uvarint()
