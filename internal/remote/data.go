@@ -246,14 +246,11 @@ func cutLife(r *reader) (l shard.LeaseLife) {
 	l.ID, l.TTL = r.varint(), r.varint()
 	l.Incarnation, l.Aging = r.uvarint(), time.Duration(r.varint())
 	l.Ending, l.Remaining = r.bool(), time.Duration(r.varint())
-	if n := r.uvarint(); n > 0 && n-1 <= uint64(len(r.rest)) {
-		l.Keys = make([][]byte, 0, n-1)
-		for range n - 1 {
-			l.Keys = append(l.Keys, r.bytes())
-		}
+	if n := r.uvarint(); n > 0 {
+		l.Keys = list(r, r.atMost(n-1, 1), r.bytes)
 	}
-	for range r.count() {
-		l.Holders = append(l.Holders, r.uvarint())
+	if n := r.count(1); n > 0 {
+		l.Holders = list(r, n, r.uvarint)
 	}
 	return l
 }

@@ -1,8 +1,11 @@
 package remote
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -62,6 +65,45 @@ func TestSpansAreReadAsWritten(t *testing.T) {
 			if !got[i].Equal(spans[i]) {
 				t.Errorf("%v was read as %v", spans, got)
 			}
+		}
+	}
+}
+
+// A count that is a lie allocates nothing to speak of.
+func TestCountsAreNotBelieved(t *testing.T) {
+	const size = 4 << 20
+	// The first thing can't be read, so that no other is.
+	lie := append(binary.AppendUvarint(nil, size/2), bytes.Repeat([]byte{0xff}, size)...)
+	life := append(appendLife(nil, &shard.LeaseLife{Remaining: 1})[:6], lie...)
+	for name, read := range map[string]func(){
+		"spans": func() {
+			r := reader{rest: lie}
+			_ = r.spans()
+			if r.done() == nil {
+				t.Error("spans were read")
+			}
+		},
+		"a lease's life": func() {
+			r := reader{rest: life}
+			_ = cutLife(&r)
+			if r.done() == nil {
+				t.Error("a lease's life was read")
+			}
+		},
+		"leases": func() {
+			r := reader{rest: lie}
+			_ = dataCalls[methodDrop](new(shard.Data), &r)
+			if r.done() == nil {
+				t.Error("leases were read")
+			}
+		},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		read()
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 1<<20 {
+			t.Errorf("%s: a message of %d bytes took %d", name, size, took)
 		}
 	}
 }

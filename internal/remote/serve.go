@@ -165,10 +165,7 @@ var dataCalls = map[byte]func(d *shard.Data, r *reader) func(ctx context.Context
 		}
 	},
 	methodDrop: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
-		var ended []lease.Ref
-		for range r.count() {
-			ended = append(ended, lease.Ref{ID: r.varint(), Incarnation: r.uvarint()})
-		}
+		ended := list(r, r.count(2), func() lease.Ref { return lease.Ref{ID: r.varint(), Incarnation: r.uvarint()} })
 		return func(ctx context.Context, dst []byte) ([]byte, error) { return dst, d.Drop(ctx, ended) }
 	},
 }

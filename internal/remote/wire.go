@@ -69,27 +69,40 @@ func (r *reader) bytes() []byte {
 	return b
 }
 
-// count returns how many things follow, each at least one byte long.
-func (r *reader) count() int {
-	n := r.uvarint()
-	if n > uint64(len(r.rest)) {
+// count returns how many things follow, each at least so many bytes long.
+func (r *reader) count(least int) int {
+	return r.atMost(r.uvarint(), least)
+}
+
+// atMost returns n, unless the rest can't hold so many things of at least so many bytes each.
+func (r *reader) atMost(n uint64, least int) int {
+	if n > uint64(len(r.rest)/least) {
 		r.bad, r.rest = true, nil
 		return 0
 	}
-	return int(n)
+	return int(n) //nolint:gosec // at most the length of the rest
+}
+
+// list reads things, and stops where they can't be read. A count that is a lie costs no more
+// memory than what was read.
+func list[T any](r *reader, count int, read func() T) []T {
+	all := make([]T, 0, min(count, 1024))
+	for range count {
+		v := read()
+		if r.bad {
+			break
+		}
+		all = append(all, v)
+	}
+	return all
 }
 
 func (r *reader) spans() []keys.Span {
 	n := r.uvarint()
-	if n == 0 || n-1 > uint64(len(r.rest)) {
-		r.bad = r.bad || n != 0
+	if n == 0 {
 		return nil
 	}
-	spans := make([]keys.Span, 0, n-1)
-	for range n - 1 {
-		spans = append(spans, keys.Span{Start: r.bytes(), End: r.bytes()})
-	}
-	return spans
+	return list(r, r.atMost(n-1, 2), func() keys.Span { return keys.Span{Start: r.bytes(), End: r.bytes()} })
 }
 
 // done reports an error unless the message has been read whole.
