@@ -58,6 +58,9 @@ type Identity struct {
 	NodeID uint64 `json:"node_id,string"`
 	// DeploymentID keeps clusters apart that reach each other by mistake.
 	DeploymentID uint64 `json:"deployment_id,string"`
+	// PeerSecret is what the cluster's nodes prove to each other that they know, in hex. It is
+	// empty in a directory that was made before there was one.
+	PeerSecret string `json:"peer_secret,omitempty"`
 	// Nodes are the cluster's first nodes by id, this one among them; none stands for
 	// this one alone.
 	Nodes []Member `json:"nodes,omitempty"`
@@ -254,6 +257,12 @@ func (d *Dir) begin(c Config) error {
 		}
 	}
 	return nil
+}
+
+// SetPeerSecret has a directory that was made without one keep the secret.
+func (d *Dir) SetPeerSecret(secret string) error {
+	d.id.PeerSecret = secret
+	return d.write()
 }
 
 // Finish says that all files have been made. It is called before the node serves.

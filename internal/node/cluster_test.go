@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,8 +22,11 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/internal/config"
+	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/freeport"
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/placement"
 )
 
 // machine is what a node of a cluster runs on.
@@ -276,6 +281,68 @@ func TestNodesThatDoNotBelong(t *testing.T) {
 	odd.wipe()
 	expect(odd.launch(nil), "refuses this node", "another data directory", "bring the directory back")
 	c.put("k", "v")
+}
+
+// A directory of before there was a secret takes it from the token with which the cluster was
+// made, and is not started with another.
+func TestOlderDirectoryLearnsTheSecret(t *testing.T) {
+	c := newCluster(t, 3, "--initial-cluster-token", "private")
+	c.start(c.machines...)
+	c.put("k", "1")
+	m := c.machines[0]
+	c.stop(m)
+	path := "/" + m.name + "/node.json"
+	secret := regexp.MustCompile(`(?m)^ *"peer_secret": "[0-9a-f]{64}",\n`)
+	read := func() string {
+		f, err := m.state.Open(path)
+		check(t, err)
+		b, err := io.ReadAll(f)
+		check(t, errors.Join(err, f.Close()))
+		return string(b)
+	}
+	made := read()
+	if !secret.MatchString(made) || strings.Contains(made, "private") {
+		t.Fatalf("the directory says %s", made)
+	}
+	f, err := m.state.Create(path, vfs.WriteCategoryUnspecified)
+	check(t, err)
+	_, err = f.Write([]byte(secret.ReplaceAllString(made, "")))
+	check(t, errors.Join(err, f.Close()))
+	if err := m.launch(nil, "--initial-cluster-token", "other"); !errors.Is(err, errNoSecret) {
+		t.Errorf("started with another token: %v", err)
+	}
+	c.start(m)
+	c.put("k", "2")
+	if now := read(); now != made {
+		t.Errorf("the directory says %s, not %s", now, made)
+	}
+}
+
+// Once a node knows its cluster, nobody who proves nothing can have it stop.
+func TestStrangersStopNobody(t *testing.T) {
+	first := []datadir.Member{{ID: 1}, {ID: 2}, {ID: 3}}
+	c := newCluster(t, 1)
+	c.start(c.machines...)
+	n := c.machines[0].node
+	empty, err := placement.Open(n.state, []byte("another prefix"))
+	check(t, err)
+	for _, clustered := range []bool{false, true} {
+		machine := empty
+		if clustered {
+			machine = n.roster.system
+		}
+		r := &roster{self: 1, first: first, system: machine, refusals: make(map[uint64]bool)}
+		var err error
+		for _, node := range []uint64{2, 3} {
+			err = r.refused(&peer.RefusedError{Node: node, Kind: peer.RefusedCluster})
+		}
+		if (err != nil) == clustered {
+			t.Errorf("with a cluster (%v): %v", clustered, err)
+		}
+		if err := r.refused(&peer.RefusedError{Node: 2, Kind: peer.RefusedBarred, Proved: true}); !errors.Is(err, ErrRefused) {
+			t.Errorf("barred by a node of the cluster: %v", err)
+		}
+	}
 }
 
 // secured makes the nodes speak TLS to each other, each with the flags that fn returns.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -21,6 +22,14 @@ func sortedURLs(urls types.URLs) []string {
 // word: an id follows from the peer URLs and the token.
 func memberID(peerURLs []string, token string) uint64 {
 	return digest("member", strings.Join(peerURLs, ","), token)
+}
+
+// peerSecret is what nodes prove to each other that they know. Nothing that is sent or
+// answered follows from it, other than the ids that follow from the token itself.
+func peerSecret(token string) string {
+	mac := hmac.New(sha256.New, []byte(token))
+	mac.Write([]byte("latchkey peer secret"))
+	return hex.EncodeToString(mac.Sum(nil))
 }
 
 // deploymentID keeps the Raft traffic of clusters with different tokens apart.

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 
@@ -105,8 +104,12 @@ func (r *roster) admit(h peer.Hello) error {
 
 // refused notes that another node does not let this one in, and returns an error if there
 // is no hope: it says so for good, or so many take this node for one of another cluster
-// that the rest is no quorum.
+// that the rest is no quorum. A node that knows its cluster knows its secret: there, who can't
+// prove to know it too is somebody else at another node's address.
 func (r *roster) refused(e *peer.RefusedError) error {
+	if !e.Proved && r.system.State().Cluster.ID != 0 {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e.Kind == peer.RefusedCluster {
@@ -155,7 +158,7 @@ func (n *Node) openMesh(o *Options) error {
 			return remote.Missed(ctx, n.mesh, node, missing)
 		})
 	n.mesh = peer.New(peer.Config{
-		Deployment: id.DeploymentID, Node: id.NodeID, Instance: id.Instance,
+		Secret: []byte(id.PeerSecret), Node: id.NodeID, Instance: id.Instance,
 		ClusterID: func() uint64 { return machine.State().Cluster.ID },
 		URLs:      n.roster.urls, Admit: n.roster.admit,
 		Refused: func(e *peer.RefusedError) {
@@ -169,13 +172,13 @@ func (n *Node) openMesh(o *Options) error {
 		Timeout: 2 * o.Config.ElectionTimeout, MaxFrame: maxPeerFrame(o.Config), Log: n.log,
 	})
 	for _, l := range listeners {
+		var secure func(net.Listener) (net.Listener, error)
 		if l.secure {
-			l.Listener, err = transport.NewTLSListener(hurried{l.Listener, 2 * o.Config.ElectionTimeout}, &info)
-			if err != nil {
-				return fmt.Errorf("read certificates for other nodes: %w", err)
-			}
+			secure = func(l net.Listener) (net.Listener, error) { return transport.NewTLSListener(l, &info) }
 		}
-		n.mesh.Serve(l)
+		if err := n.mesh.Serve(l, secure); err != nil {
+			return fmt.Errorf("read certificates for other nodes: %w", err)
+		}
 	}
 	for _, m := range first {
 		n.mesh.Reach(m.ID)
@@ -197,22 +200,6 @@ func peerTLS(o *Options) (transport.TLSInfo, error) {
 	// Certificates that nodes make for themselves are signed by nobody.
 	info.InsecureSkipVerify = t.Auto && t.CertFile == ""
 	return info, err
-}
-
-// hurried is a listener whose connections must have begun to be used after a while. Who
-// reads from them lifts the deadline.
-type hurried struct {
-	net.Listener
-	within time.Duration
-}
-
-// Accept returns the next connection.
-func (h hurried) Accept() (net.Conn, error) {
-	c, err := h.Listener.Accept()
-	if err == nil {
-		err = c.SetDeadline(time.Now().Add(h.within))
-	}
-	return c, err
 }
 
 // listenPeers opens the listeners for other nodes.

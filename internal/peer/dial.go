@@ -3,7 +3,6 @@ package peer
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -21,7 +20,9 @@ import (
 type channel struct {
 	traffic Traffic
 	stream  grpc.ClientStream
-	conn    *grpc.ClientConn
+	// conn is made on raw; each is nil until there is one.
+	conn *grpc.ClientConn
+	raw  net.Conn
 	// ctx ends with the stream, for the cause given to cancel.
 	ctx    context.Context //nolint:containedctx // the stream's
 	cancel context.CancelCauseFunc
@@ -42,12 +43,11 @@ func (m *Mesh) open(ctx context.Context, g greeting) (*channel, error) {
 	var errs error
 	nobody := true
 	for _, u := range urls {
-		var refused atomic.Bool
-		ch, err := m.openAt(ctx, u, g, &refused)
+		ch, err := m.openAt(ctx, u, g)
 		if err == nil {
 			return ch, nil
 		}
-		nobody = nobody && refused.Load()
+		nobody = nobody && errors.Is(err, syscall.ECONNREFUSED)
 		errs = errors.Join(errs, fmt.Errorf("%s: %w", u, err))
 		if ctx.Err() != nil || m.ctx.Err() != nil {
 			return nil, errClosed
@@ -60,15 +60,50 @@ func (m *Mesh) open(ctx context.Context, g greeting) (*channel, error) {
 	return nil, errs
 }
 
-// openAt opens a stream to a node at one of its URLs. refused is set when nobody listens
-// there, which the errors of gRPC do not tell.
-func (m *Mesh) openAt(ctx context.Context, u string, g greeting, refused *atomic.Bool) (*channel, error) {
-	conn, err := grpc.NewClient("passthrough:///peer",
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // dial sees to TLS
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			conn, err := m.dial(ctx, u)
-			refused.Store(errors.Is(err, syscall.ECONNREFUSED))
-			return conn, err
+// openAt opens a stream to a node at one of its URLs.
+func (m *Mesh) openAt(ctx context.Context, u string, g greeting) (*channel, error) {
+	ch := &channel{traffic: m.cfg.Traffic(g.To), timeout: m.cfg.Timeout}
+	ch.ctx, ch.cancel = context.WithCancelCause(ctx)
+	ch.unhook = context.AfterFunc(m.ctx, func() { ch.cancel(errClosed) })
+	ch.silence = time.AfterFunc(m.cfg.Timeout, func() { ch.cancel(errSlow) })
+	err := m.connect(ch, u, g)
+	if err != nil && ch.ctx.Err() != nil {
+		err = context.Cause(ch.ctx)
+	}
+	if err == nil && !ch.silence.Stop() {
+		err = errSlow
+	}
+	if err != nil {
+		ch.close()
+		return nil, err
+	}
+	ch.silence = time.AfterFunc(ch.timeout, func() { ch.cancel(errSilent) })
+	return ch, nil
+}
+
+// connect shakes hands on a new connection, and opens the stream.
+func (m *Mesh) connect(ch *channel, u string, g greeting) error {
+	conn, err := m.dial(ch.ctx, u)
+	if err != nil {
+		return fmt.Errorf("dial: %w", err)
+	}
+	ch.raw = conn
+	release := bound(ch.ctx, conn)
+	if err := m.call(conn, g); err != nil {
+		release()
+		return err
+	}
+	if !release() {
+		return errSlow
+	}
+	var used atomic.Bool
+	ch.conn, err = grpc.NewClient("passthrough:///peer",
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // the connection is there, with TLS where it has any
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			if used.Swap(true) {
+				return nil, errUsed
+			}
+			return conn, nil
 		}),
 		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
@@ -76,46 +111,12 @@ func (m *Mesh) openAt(ctx context.Context, u string, g greeting, refused *atomic
 			grpc.MaxCallRecvMsgSize(m.cfg.MaxFrame), grpc.MaxCallSendMsgSize(m.cfg.MaxFrame)),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("dial: %w", err)
+		return fmt.Errorf("make stream: %w", err)
 	}
-	ch := &channel{traffic: m.cfg.Traffic(g.To), conn: conn, timeout: m.cfg.Timeout}
-	ch.ctx, ch.cancel = context.WithCancelCause(ctx)
-	ch.unhook = context.AfterFunc(m.ctx, func() { ch.cancel(errClosed) })
-	ch.silence = time.AfterFunc(m.cfg.Timeout, func() { ch.cancel(errSlow) })
-	if err := m.greet(ch, g); err != nil {
-		if ch.ctx.Err() != nil {
-			err = context.Cause(ch.ctx)
-		}
-		ch.close()
-		return nil, err
-	}
-	if !ch.silence.Stop() {
-		ch.close()
-		return nil, errSlow
-	}
-	ch.silence = time.AfterFunc(ch.timeout, func() { ch.cancel(errSilent) })
-	return ch, nil
-}
-
-// greet makes the handshake.
-func (m *Mesh) greet(ch *channel, g greeting) error {
-	var err error
-	ch.stream, err = ch.conn.NewStream(ch.ctx, &service.Streams[0], openMethod)
-	if err != nil {
+	if ch.stream, err = ch.conn.NewStream(ch.ctx, &service.Streams[0], openMethod); err != nil {
 		return fmt.Errorf("open stream: %w", err)
 	}
-	g.Protocol, g.Hello = protocol, m.hello()
-	b, err := json.Marshal(g)
-	if err != nil {
-		return fmt.Errorf("encode greeting: %w", err)
-	}
-	// A failure shows in what is received.
-	_ = ch.stream.SendMsg(&b)
-	var answer []byte
-	if err := ch.stream.RecvMsg(&answer); err != nil {
-		return fmt.Errorf("shake hands: %w", err)
-	}
-	return m.meet(g.To, answer)
+	return nil
 }
 
 // dial opens a connection to a peer URL.
@@ -193,7 +194,12 @@ func (ch *channel) close() {
 	ch.silence.Stop()
 	ch.unhook()
 	ch.cancel(errClosed)
-	_ = ch.conn.Close()
+	if ch.conn != nil {
+		_ = ch.conn.Close()
+	}
+	if ch.raw != nil {
+		_ = ch.raw.Close()
+	}
 }
 
 // sender lets several goroutines send on the called side of a stream.

@@ -8,9 +8,12 @@
 //	messages   frames of one Raft host to another, unanswered
 //	snapshot   parts of a snapshot, each acknowledged before the next
 //
-// A stream begins with a handshake. The caller says which cluster it belongs to, who it
-// is, which data directory it has and whom it means to reach; the other side admits it
-// or says why not, and who it is itself, which the caller judges by the same rule.
+// A connection begins with a handshake, before gRPC has a say (handshake.go): each side proves
+// that it knows the cluster's secret, in messages of 16 KiB at most, within Config.Timeout, and
+// no more than 128 such connections wait at a time. Then the caller says which cluster it
+// belongs to, which data directory it has and what the stream is for; the other side admits it
+// or says why not, and who it is itself, which the caller judges by the same rule. Until both
+// are done nothing is kept or counted of the other node.
 //
 // The side that was called says something every third of Config.Timeout. A caller that
 // hears nothing for the whole of it takes the stream for broken. Pings on the stream of

@@ -130,7 +130,7 @@ func start(t *testing.T, change func(*Config)) *net3 {
 	}
 	for id := uint64(1); id <= 3; id++ {
 		c := Config{
-			Deployment: 7, Node: id, Instance: fmt.Sprint("disk of ", id), Timeout: testTimeout,
+			Secret: []byte("secret"), Node: id, Instance: fmt.Sprint("disk of ", id), Timeout: testTimeout,
 			ClusterID: func() uint64 { return 0 },
 			URLs: func(node uint64) []string {
 				if n.doors[node] == nil {
@@ -146,7 +146,9 @@ func start(t *testing.T, change func(*Config)) *net3 {
 		}
 		m := New(c)
 		n.meshes[id] = m
-		m.Serve(n.doors[id])
+		if err := m.Serve(n.doors[id], nil); err != nil {
+			t.Fatal(err)
+		}
 		t.Cleanup(m.Close)
 	}
 	return n

@@ -15,14 +15,17 @@ var (
 	// ErrBarred is what Config.Admit wraps for a node that will never be admitted as it is.
 	ErrBarred = errors.New("peer: the node is barred")
 
-	errClosed  = errors.New("peer: closed")
-	errSilent  = errors.New("peer: the other node is silent")
-	errSlow    = errors.New("peer: the handshake took too long")
-	errNobody  = errors.New("peer: nobody listens there")
-	errUnknown = errors.New("peer: no address of the node is known")
-	errStream  = errors.New("peer: malformed message")
-	errNoTLS   = errors.New("peer: this node was started without certificates for other nodes")
-	errChunk   = errors.New("peer: the other node refused the snapshot")
+	errClosed     = errors.New("peer: closed")
+	errSilent     = errors.New("peer: the other node is silent")
+	errSlow       = errors.New("peer: the handshake took too long")
+	errNobody     = errors.New("peer: nobody listens there")
+	errUnknown    = errors.New("peer: no address of the node is known")
+	errStream     = errors.New("peer: malformed message")
+	errNoTLS      = errors.New("peer: this node was started without certificates for other nodes")
+	errForeign    = errors.New("peer: the other side speaks another protocol")
+	errTurnedAway = errors.New("peer: the other side was not let in")
+	errUsed       = errors.New("peer: a connection is made once")
+	errChunk      = errors.New("peer: the other node refused the snapshot")
 )
 
 // RefusalKind says why a node was not let in.
@@ -46,6 +49,9 @@ type RefusedError struct {
 	Kind RefusalKind
 	// Text is the other node's, for people.
 	Text string
+	// Proved says that who refused has proved to know the cluster's secret. Anybody may be the
+	// one who has not.
+	Proved bool
 }
 
 // Error says who refused and why.

@@ -3,21 +3,13 @@ package peer
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
-	"fmt"
+	"net"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 )
-
-// guests are the streams that one other node has to this one.
-type guests struct {
-	// open counts them.
-	open int
-	// calls ends the stream that carries the node's calls; nil if there is none.
-	calls *context.CancelFunc
-}
 
 // serveStream is gRPC's way to the mesh.
 func serveStream(m any, stream grpc.ServerStream) error {
@@ -28,28 +20,72 @@ func serveStream(m any, stream grpc.ServerStream) error {
 	return mesh.accept(stream)
 }
 
+// admitted is what a connection's handshake has proved.
+type admitted struct{ *greeting }
+
+// AuthType names how.
+func (admitted) AuthType() string { return "latchkey" }
+
+// entrance lets gRPC speak with those alone who have been let in.
+type entrance struct{ m *Mesh }
+
+var _ credentials.TransportCredentials = entrance{}
+
+// ServerHandshake makes the called side of the handshake.
+func (e entrance) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	g, err := e.m.answer(conn)
+	e.m.unproved.done(conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &guestConn{Conn: conn, leave: sync.OnceFunc(func() { e.m.leave(g.Node) })}, admitted{g}, nil
+}
+
+// ClientHandshake is never called.
+func (entrance) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errStream
+}
+
+// Info describes the handshake.
+func (entrance) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "latchkey"}
+}
+
+// Clone returns the same.
+func (e entrance) Clone() credentials.TransportCredentials { return e }
+
+// OverrideServerName does nothing.
+func (entrance) OverrideServerName(string) error { return nil }
+
+// guestConn is a connection that is counted until it is closed.
+type guestConn struct {
+	net.Conn
+
+	leave func()
+}
+
+// Close closes the connection.
+func (c *guestConn) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
 // accept serves one stream of another node.
 func (m *Mesh) accept(stream grpc.ServerStream) error {
-	g, err := m.awaitGreeting(stream)
-	if err != nil {
-		return err
+	p, ok := peer.FromContext(stream.Context())
+	if !ok {
+		return errStream
+	}
+	a, ok := p.AuthInfo.(admitted)
+	if !ok {
+		return errStream
+	}
+	g := a.greeting
+	serve := m.purpose(g)
+	if serve == nil {
+		return errClosed
 	}
 	s := &sender{traffic: m.cfg.Traffic(g.Node), stream: stream}
-	refusal := m.judge(g)
-	var serve func(context.Context, *greeting, *sender) error
-	if refusal == nil {
-		serve, refusal = m.purpose(g)
-	}
-	if refusal == nil && !m.enter(g.Node) {
-		refusal = &verdict{Refused: RefusedOther, Text: fmt.Sprintf("it has more than %d streams", maxStreams)}
-	}
-	if refusal != nil {
-		return s.greet(refusal)
-	}
-	defer m.leave(g.Node)
-	if err := s.greet(&verdict{Hello: m.hello()}); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	var beating sync.WaitGroup
 	beating.Go(func() { s.beat(ctx, m.cfg.Timeout) })
@@ -62,85 +98,38 @@ func (m *Mesh) accept(stream grpc.ServerStream) error {
 	return serve(ctx, g, s)
 }
 
-// greet answers a greeting.
-func (s *sender) greet(v *verdict) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("encode verdict: %w", err)
-	}
-	return s.send(b)
-}
-
-// awaitGreeting reads the first message of a stream, for as long as a handshake may
-// take.
-func (m *Mesh) awaitGreeting(stream grpc.ServerStream) (*greeting, error) {
-	type first struct {
-		b   []byte
-		err error
-	}
-	read := make(chan first, 1)
-	// The stream ends when this call returns, and with it what the goroutine waits for.
-	go func() {
-		var f first
-		f.err = stream.RecvMsg(&f.b)
-		read <- f
-	}()
-	t := time.NewTimer(m.cfg.Timeout)
-	defer t.Stop()
-	select {
-	case f := <-read:
-		if f.err != nil {
-			return nil, f.err
-		}
-		g := &greeting{}
-		if err := json.Unmarshal(f.b, g); err != nil {
-			return nil, fmt.Errorf("%w: %w", errStream, err)
-		}
-		return g, nil
-	case <-t.C:
-		return nil, errSlow
-	}
-}
-
-// purpose returns what serves a stream of the greeting's purpose.
-func (m *Mesh) purpose(g *greeting) (func(context.Context, *greeting, *sender) error, *verdict) {
+// purpose returns what serves a stream of the greeting's purpose, nil if that is gone.
+func (m *Mesh) purpose(g *greeting) func(context.Context, *greeting, *sender) error {
 	if g.Purpose == carriesCalls {
-		return m.serveCalls, nil
+		return m.serveCalls
 	}
 	m.mu.Lock()
 	w := m.wires[g.Host]
 	m.mu.Unlock()
 	switch {
 	case w == nil:
-		return nil, &verdict{Refused: RefusedOther, Text: fmt.Sprintf("host %q is not there yet", g.Host)}
+		return nil
 	case g.Purpose == carriesMessages:
-		return w.serveMessages, nil
-	case g.Purpose == carriesSnapshot:
-		return w.serveSnapshot, nil
+		return w.serveMessages
 	}
-	return nil, &verdict{Refused: RefusedOther, Text: fmt.Sprintf("purpose %q is not known", g.Purpose)}
+	return w.serveSnapshot
 }
 
-// enter counts a stream of a node, unless it has too many.
+// enter counts a connection of a node, unless it has too many.
 func (m *Mesh) enter(node uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	q := m.guests[node]
-	if q == nil {
-		q = &guests{}
-		m.guests[node] = q
-	}
-	if q.open == maxStreams {
+	if m.guests[node] == maxStreams {
 		return false
 	}
-	q.open++
+	m.guests[node]++
 	return true
 }
 
 func (m *Mesh) leave(node uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.guests[node].open--; m.guests[node].open == 0 {
+	if m.guests[node]--; m.guests[node] == 0 {
 		delete(m.guests, node)
 	}
 }
@@ -149,18 +138,18 @@ func (m *Mesh) leave(node uint64) {
 func (m *Mesh) replace(node uint64, cancel *context.CancelFunc) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if older := m.guests[node].calls; older != nil {
+	if older := m.callers[node]; older != nil {
 		(*older)()
 	}
-	m.guests[node].calls = cancel
+	m.callers[node] = cancel
 }
 
 // replaced forgets a stream of calls, unless it is not the newest any more.
 func (m *Mesh) replaced(node uint64, cancel *context.CancelFunc) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.guests[node].calls == cancel {
-		m.guests[node].calls = nil
+	if m.callers[node] == cancel {
+		delete(m.callers, node)
 	}
 }
 

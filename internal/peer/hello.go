@@ -1,13 +1,12 @@
 package peer
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 )
 
 // protocol is the version of what streams carry.
-const protocol = 1
+const protocol = 2
 
 // purpose says what a stream carries.
 type purpose string
@@ -18,23 +17,20 @@ const (
 	carriesSnapshot purpose = "snapshot"
 )
 
-// Hello is what a node says of itself when it meets another.
+// Hello is what a node says of itself to another that has proved to be of its cluster.
 type Hello struct {
-	// Deployment follows from the cluster's token, Cluster is the cluster's id, 0 while
-	// the node does not know it.
-	Deployment uint64 `json:"deployment"`
-	Cluster    uint64 `json:"cluster,omitempty"`
+	// Cluster is the cluster's id, 0 while the node does not know it.
+	Cluster uint64 `json:"cluster,omitempty"`
 	// Node is the node's id and Instance that of its data directory.
 	Node     uint64 `json:"node"`
 	Instance string `json:"instance"`
 }
 
-// greeting opens a stream.
+// greeting says what a connection is for.
 type greeting struct {
-	Protocol int `json:"protocol"`
 	Hello
 	// To is the node that is to be reached.
-	To      uint64  `json:"to"`
+	To      uint64  `json:"-"`
 	Purpose purpose `json:"purpose"`
 	// Host is the Raft host whose frames the stream carries.
 	Host string `json:"host,omitempty"`
@@ -48,26 +44,42 @@ type verdict struct {
 	Text    string      `json:"text,omitempty"`
 }
 
-// hello is what this node says of itself now.
-func (m *Mesh) hello() Hello {
-	return Hello{Deployment: m.cfg.Deployment, Cluster: m.cfg.ClusterID(), Node: m.cfg.Node, Instance: m.cfg.Instance}
+// anotherToken says that a node does not know the cluster's secret.
+const anotherToken = "it was started with another --initial-cluster-token"
+
+// wrongNode says that a node was reached instead of another.
+func wrongNode(want, found uint64) string {
+	return fmt.Sprintf("it looks for node %x here, but this is node %x; check the peer URLs", want, found)
 }
 
-// judge returns why the sender of a greeting is not let in, nil if it is.
-func (m *Mesh) judge(g *greeting) *verdict {
-	refuse := func(kind RefusalKind, format string, args ...any) *verdict {
-		return &verdict{Refused: kind, Text: fmt.Sprintf(format, args...)}
+// hello is what this node says of itself now.
+func (m *Mesh) hello() Hello {
+	return Hello{Cluster: m.cfg.ClusterID(), Node: m.cfg.Node, Instance: m.cfg.Instance}
+}
+
+func refuse(kind RefusalKind, format string, args ...any) *verdict {
+	return &verdict{Refused: kind, Text: fmt.Sprintf(format, args...)}
+}
+
+// judgeOpening returns why a caller that has proved nothing may not go on, nil if it may.
+func (m *Mesh) judgeOpening(o *opening) *verdict {
+	if o.Protocol != protocol {
+		return refuse(RefusedOther, "it speaks version %d of the protocol between nodes, this node speaks %d", o.Protocol, protocol)
 	}
+	return nil
+}
+
+// judge returns why the sender of a greeting, who has proved to know the secret, is not let
+// in, nil if it is.
+func (m *Mesh) judge(o *opening, g *greeting) *verdict {
 	cluster := m.cfg.ClusterID()
 	switch {
-	case g.Protocol != protocol:
-		return refuse(RefusedOther, "it speaks version %d of the protocol between nodes, this node speaks %d", g.Protocol, protocol)
-	case g.Deployment != m.cfg.Deployment:
-		return refuse(RefusedCluster, "it was started with another --initial-cluster-token")
 	case g.Cluster != 0 && cluster != 0 && g.Cluster != cluster:
 		return refuse(RefusedCluster, "it belongs to cluster %x, this node to cluster %x", g.Cluster, cluster)
-	case g.To != m.cfg.Node:
-		return refuse(RefusedOther, "it looks for node %x here, but this is node %x; check the peer URLs", g.To, m.cfg.Node)
+	case o.To != m.cfg.Node:
+		return refuse(RefusedOther, "%s", wrongNode(o.To, m.cfg.Node))
+	case g.Node != o.Node:
+		return refuse(RefusedOther, "it calls itself node %x and node %x", o.Node, g.Node)
 	case g.Node == m.cfg.Node:
 		return refuse(RefusedOther, "it has this node's id")
 	}
@@ -78,17 +90,33 @@ func (m *Mesh) judge(g *greeting) *verdict {
 		}
 		return refuse(kind, "%v", err)
 	}
-	return nil
+	return m.fits(g)
 }
 
-// meet judges the node that answered a greeting.
-func (m *Mesh) meet(node uint64, answer []byte) error {
-	var v verdict
-	if err := json.Unmarshal(answer, &v); err != nil {
-		return fmt.Errorf("%w: %w", errStream, err)
+// fits returns why nothing here serves a stream of the greeting's purpose, nil if something
+// does.
+func (m *Mesh) fits(g *greeting) *verdict {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch g.Purpose {
+	case carriesCalls:
+		return nil
+	case carriesMessages, carriesSnapshot:
+		if m.wires[g.Host] == nil {
+			return refuse(RefusedOther, "host %q is not there yet", g.Host)
+		}
+		return nil
 	}
+	return refuse(RefusedOther, "purpose %q is not known", g.Purpose)
+}
+
+// meet judges the verdict of the node that was to be reached, which has proved itself.
+func (m *Mesh) meet(node uint64, v *verdict) error {
 	if v.Refused != "" {
-		return &RefusedError{Node: node, Kind: v.Refused, Text: v.Text}
+		return &RefusedError{Node: node, Kind: v.Refused, Text: v.Text, Proved: true}
+	}
+	if v.Node != node {
+		return fmt.Errorf("%w: node %x calls itself node %x", errStream, node, v.Node)
 	}
 	if err := m.cfg.Admit(v.Hello); err != nil {
 		return fmt.Errorf("node %x is not admitted: %w", node, err)

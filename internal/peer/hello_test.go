@@ -38,7 +38,7 @@ func TestRefusedHandshakes(t *testing.T) {
 		kind   RefusalKind
 		text   string
 	}{
-		{"token", func(c *Config) { c.Deployment = 8 }, RefusedCluster, "--initial-cluster-token"},
+		{"token", func(c *Config) { c.Secret = []byte("another") }, RefusedCluster, "--initial-cluster-token"},
 		{"cluster", func(c *Config) { c.ClusterID = func() uint64 { return 6 } }, RefusedCluster, "cluster 6, this node to cluster 5"},
 		{"unknown", func(c *Config) { c.Node = 4 }, RefusedOther, "node 4 is not known"},
 		{"disk", func(c *Config) { c.Instance = "new disk" }, RefusedBarred, "another data directory"},

@@ -16,8 +16,9 @@ import (
 
 // Config says who a node is, whom it lets in and where it finds the others.
 type Config struct {
-	// Deployment follows from the cluster's token; the same on all nodes.
-	Deployment uint64
+	// Secret follows from the cluster's token; the same on all nodes. Who does not know it is
+	// not let in. It is never sent.
+	Secret []byte
 	// Node is this node's id, Instance that of its data directory.
 	Node     uint64
 	Instance string
@@ -83,6 +84,8 @@ type Mesh struct {
 	server *grpc.Server
 	ctx    context.Context //nolint:containedctx // lives as long as the mesh
 	cancel context.CancelFunc
+	// unproved are the connections to this node that have not shaken hands.
+	unproved *unproved
 	// wg counts the goroutines of links and listeners.
 	wg sync.WaitGroup
 
@@ -96,8 +99,10 @@ type Mesh struct {
 	links map[uint64]*link
 	// wires are those that listen, by host.
 	wires map[string]*Wire
-	// guests are the streams of each other node.
-	guests map[uint64]*guests
+	// guests counts the connections of each other node to this one, and callers holds what
+	// ends the stream that carries its calls.
+	guests  map[uint64]int
+	callers map[uint64]*context.CancelFunc
 }
 
 // New returns a mesh that has not met anybody yet.
@@ -111,9 +116,13 @@ func New(cfg Config) *Mesh {
 	if cfg.Traffic == nil {
 		cfg.Traffic = func(uint64) Traffic { return uncounted{} }
 	}
-	m := &Mesh{cfg: cfg, links: make(map[uint64]*link), wires: make(map[string]*Wire), guests: make(map[uint64]*guests)}
+	m := &Mesh{
+		cfg: cfg, links: make(map[uint64]*link), wires: make(map[string]*Wire),
+		guests: make(map[uint64]int), callers: make(map[uint64]*context.CancelFunc), unproved: newUnproved(),
+	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.server = grpc.NewServer(
+		grpc.Creds(entrance{m}),
 		grpc.ForceServerCodecV2(raw{}),
 		grpc.MaxRecvMsgSize(cfg.MaxFrame),
 		grpc.MaxSendMsgSize(cfg.MaxFrame),
@@ -141,14 +150,23 @@ var service = grpc.ServiceDesc{
 
 const openMethod = "/latchkey.peer.Peer/Open"
 
-// Serve lets other nodes in on a listener until the mesh is closed. It returns at once.
-func (m *Mesh) Serve(l net.Listener) {
+// Serve lets other nodes in on a listener until the mesh is closed. secure, if not nil, puts
+// TLS on it. It returns at once.
+func (m *Mesh) Serve(l net.Listener, secure func(net.Listener) (net.Listener, error)) error {
+	l = bounded{Listener: l, unproved: m.unproved, within: m.cfg.Timeout}
+	if secure != nil {
+		var err error
+		if l, err = secure(l); err != nil {
+			return err
+		}
+	}
 	m.wg.Go(func() {
 		if err := m.server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			m.cfg.Log.Error("other nodes can't be served any more",
 				slog.String("address", l.Addr().String()), slog.String("error", err.Error()))
 		}
 	})
+	return nil
 }
 
 // Handle sets what answers the calls of other nodes. Until then they are told that
@@ -215,6 +233,7 @@ func (m *Mesh) Close() {
 	m.closed = true
 	m.mu.Unlock()
 	m.cancel()
+	m.unproved.closeAll()
 	m.server.Stop()
 	m.wg.Wait()
 }
