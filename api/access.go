@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -13,10 +14,15 @@ import (
 const anyone = "*"
 
 // access is what every HTTP request passes first: old paths, the host that it asks
-// for, and the headers that let pages of other origins read the answer.
+// for, and the origin of the page that made it. A browser sends some requests, and opens
+// websockets, before it asks what a page may do, and only keeps answers from it; so what
+// pages of other origins ask of the API is refused.
 type access struct {
-	// origins and hosts are those that are let in; none at all lets all in.
-	origins, hosts []string
+	// hosts are those that are let in; none at all lets all in.
+	hosts []string
+	// origins are those whose pages are let in; none at all lets in only those that were
+	// served where the request goes.
+	origins []string
 	// users is nil where a certificate's common name is nobody's name.
 	users Users
 	next  http.Handler
@@ -40,9 +46,16 @@ func (a *access) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"Use a certificate without one, and a token.", http.StatusBadRequest)
 		return
 	}
-	if origin := r.Header.Get("Origin"); allows(a.origins, anyone) {
+	origin := r.Header.Get("Origin")
+	listed := slices.Contains(a.origins, anyone) || slices.Contains(a.origins, origin)
+	if foreign := origin != "" && !sameOrigin(r, origin); foreign && !listed {
+		if strings.HasPrefix(r.URL.Path, "/v3/") {
+			http.Error(w, fmt.Sprintf("Pages of %q may not use this API: --cors does not name their origin.", origin), http.StatusForbidden)
+			return
+		}
+	} else if len(a.origins) == 0 || slices.Contains(a.origins, anyone) {
 		allowOrigin(w, anyone)
-	} else if allows(a.origins, origin) {
+	} else if listed {
 		allowOrigin(w, origin)
 	}
 	if r.Method == http.MethodOptions {
@@ -50,6 +63,13 @@ func (a *access) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.next.ServeHTTP(w, r)
+}
+
+// sameOrigin tells whether a page's origin is where its request goes. Who serves pages and
+// the API may have TLS end before it.
+func sameOrigin(r *http.Request, origin string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
 
 // namesUser tells whether a request to the gateway comes with a certificate that

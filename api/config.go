@@ -91,10 +91,12 @@ type Config struct {
 
 	// DisableGateway leaves out the JSON API under /v3.
 	DisableGateway bool
-	// AllowedOrigins are the origins whose pages may read HTTP answers, and
-	// AllowedHosts the host names that HTTP requests without TLS may ask for. None
+	// AllowedOrigins are the origins, "*" for all, whose pages may use the JSON API and read
+	// HTTP answers beside those that come from where they ask.
+	AllowedOrigins []string
+	// AllowedHosts are the host names that HTTP requests without TLS may ask for. None
 	// at all, or "*" among them, stands for all.
-	AllowedOrigins, AllowedHosts []string
+	AllowedHosts []string
 	// EnablePprof serves /debug/pprof.
 	EnablePprof bool
 	// ExtensiveMetrics adds histograms of the time that calls take.

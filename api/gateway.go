@@ -9,7 +9,6 @@ import (
 	"net/http"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"github.com/tmc/grpc-websocket-proxy/wsproxy"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	pbgw "go.etcd.io/etcd/api/v3/etcdserverpb/gw"
 	electiongw "go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb/gw"
@@ -64,14 +63,7 @@ func newGateway(dial func(context.Context) (net.Conn, error), maxMessage int, lo
 			return nil, fmt.Errorf("register routes of the gateway: %w", err)
 		}
 	}
-	g.websockets = wsproxy.WebsocketProxy(http.HandlerFunc(g.serve),
-		wsproxy.WithRequestMutator(func(_, outgoing *http.Request) *http.Request {
-			outgoing.Method = http.MethodPost
-			return outgoing
-		}),
-		wsproxy.WithMaxRespBodyBufferSize(math.MaxInt32),
-		wsproxy.WithLogger(websocketLog{log}),
-	)
+	g.websockets = &websockets{next: g.serve, maxMessage: g.maxBody, log: log}
 	return g, nil
 }
 
@@ -112,20 +104,4 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 // close closes the gateway's connection, which ends its calls.
 func (g *gateway) close() {
 	_ = g.conn.Close() // fails only where it is closed already
-}
-
-// websocketLog writes what the proxy of websockets has to say, which is about
-// clients that went.
-type websocketLog struct{ log *slog.Logger }
-
-// Warnln logs a failure of a connection.
-func (l websocketLog) Warnln(args ...any) { l.at(slog.LevelDebug, args) }
-
-// Debugln logs a step.
-func (l websocketLog) Debugln(args ...any) { l.at(slog.LevelDebug-4, args) }
-
-func (l websocketLog) at(level slog.Level, args []any) {
-	if ctx := context.Background(); l.log.Enabled(ctx, level) {
-		l.log.LogAttrs(ctx, level, "websocket", slog.String("text", fmt.Sprint(args...)))
-	}
 }

@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -385,14 +387,21 @@ func TestAccess(t *testing.T) {
 		{http.MethodGet, "evil.example", "https://page.example", "/version", 421, ""},
 		{http.MethodOptions, "127.0.0.1", "https://page.example", "/v3/kv/put", 200, "https://page.example"},
 		{http.MethodOptions, "good.example", "", "/nothing", 200, ""},
+		{http.MethodPost, "good.example", "https://page.example", "/v3/kv/range", 200, "https://page.example"},
+		{http.MethodPost, "good.example", "http://good.example", "/v3/kv/range", 200, ""},
+		{http.MethodPost, "good.example", "", "/v3/kv/range", 200, ""},
+		{http.MethodPost, "good.example", "https://other.example", "/v3/kv/range", 403, ""},
+		{http.MethodPost, "good.example", "https://other.example", "/v3beta/kv/range", 403, ""},
+		{http.MethodPost, "good.example", "null", "/v3/kv/range", 403, ""},
+		{http.MethodOptions, "good.example", "https://other.example", "/v3/kv/range", 403, ""},
 	} {
-		resp := w.send(t.Context(), tc.method, tc.path, "", "Host", tc.host, "Origin", tc.origin)
+		resp := w.send(t.Context(), tc.method, tc.path, `{"key":"eA=="}`, "Host", tc.host, "Origin", tc.origin, "Content-Type", "text/plain")
 		resp.Body.Close()
 		if got := resp.Header.Get("Access-Control-Allow-Origin"); resp.StatusCode != tc.status || got != tc.allow {
 			t.Errorf("%+v: %d, allowed %q", tc, resp.StatusCode, got)
 		}
 	}
-	// By default everybody may ask for everything.
+	// By default everybody may ask for everything, but for pages from elsewhere.
 	w = newWeb(t, start(t, nil))
 	resp := w.send(t.Context(), http.MethodOptions, "/v3/kv/put", "", "Host", "evil.example")
 	defer resp.Body.Close()
@@ -400,5 +409,99 @@ func TestAccess(t *testing.T) {
 		resp.Header.Get("Access-Control-Allow-Methods") != "POST, GET, OPTIONS, PUT, DELETE" ||
 		resp.Header.Get("Access-Control-Allow-Headers") != "accept, content-type, authorization" {
 		t.Errorf("by default: %d %v", resp.StatusCode, resp.Header)
+	}
+	for origin, want := range map[string]string{"": "*", "https://other.example": ""} {
+		resp := w.send(t.Context(), http.MethodGet, "/version", "", "Origin", origin)
+		resp.Body.Close()
+		if got := resp.Header.Get("Access-Control-Allow-Origin"); got != want {
+			t.Errorf("pages of %q may read what those of %q may", origin, got)
+		}
+	}
+}
+
+// Pages of other origins use the API only where --cors lets them, by websocket or by what a
+// browser sends unasked.
+func TestForeignPages(t *testing.T) {
+	for _, tc := range []struct {
+		origins []string
+		origin  string
+		allowed bool
+	}{
+		{nil, "", true},
+		{nil, "own", true},
+		{nil, "https://page.example", false},
+		{nil, "null", false},
+		{[]string{"*"}, "https://page.example", true},
+		{[]string{"https://page.example"}, "https://page.example", true},
+		{[]string{"https://page.example"}, "own", true},
+		{[]string{"https://page.example"}, "https://page.example.evil", false},
+		{[]string{"https://page.example"}, "http://page.example", false},
+	} {
+		r := start(t, func(c *Config) { c.AllowedOrigins = tc.origins })
+		header := http.Header{}
+		switch tc.origin {
+		case "":
+		case "own":
+			header.Set("Origin", "http://"+r.addr)
+		default:
+			header.Set("Origin", tc.origin)
+		}
+		for _, path := range []string{"/v3/watch", "/v3beta/watch", "/v3/kv/put"} {
+			c, resp, err := websocket.DefaultDialer.DialContext(t.Context(), "ws://"+r.addr+path, header)
+			if err == nil {
+				c.Close()
+			}
+			if resp == nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if (err == nil) != tc.allowed || !tc.allowed && resp.StatusCode != http.StatusForbidden {
+				t.Errorf("%q with --cors %q opens %s: %d, %v", tc.origin, tc.origins, path, resp.StatusCode, err)
+			}
+		}
+		w := newWeb(t, r)
+		status, _ := w.post("/v3/kv/put", `{"key":"eA==","value":"eQ=="}`, "Origin", header.Get("Origin"), "Content-Type", "text/plain")
+		if (status == http.StatusOK) != tc.allowed {
+			t.Errorf("%q with --cors %q writes: %d", tc.origin, tc.origins, status)
+		}
+	}
+}
+
+// A message of a websocket is bounded like a body, however many frames it has, and is not
+// read further than that.
+func TestWebsocketMessagesAreBounded(t *testing.T) {
+	r := start(t, func(c *Config) { c.MaxRequestBytes = 1 << 10 })
+	most := jsonPerByte * (1<<10 + messageOverhead)
+	for _, frames := range []int{1, 100} {
+		c, resp, err := websocket.DefaultDialer.DialContext(t.Context(), "ws://"+r.addr+"/v3/watch", nil)
+		check(t, err)
+		resp.Body.Close()
+		// White space belongs to the first message.
+		check(t, c.WriteMessage(websocket.TextMessage, bytes.Repeat([]byte(" "), most)))
+		check(t, c.WriteMessage(websocket.TextMessage, []byte(`{"create_request":{"key":"eA=="}}`)))
+		_, first, err := c.ReadMessage()
+		if err != nil || !bytes.Contains(first, []byte("too large")) && !bytes.Contains(first, []byte("created")) {
+			t.Errorf("the largest message: %s, %v", first, err)
+		}
+		c.Close()
+
+		c, resp, err = websocket.DefaultDialer.DialContext(t.Context(), "ws://"+r.addr+"/v3/watch", nil)
+		check(t, err)
+		resp.Body.Close()
+		message, err := c.NextWriter(websocket.TextMessage)
+		check(t, err)
+		for range frames {
+			// It fails where the other side has hung up.
+			if _, err = message.Write(bytes.Repeat([]byte(" "), 2*most/frames)); err != nil {
+				break
+			}
+		}
+		check(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+		// What the server says of it may be lost when it hangs up.
+		var slow net.Error
+		if _, _, err := c.ReadMessage(); err == nil || errors.As(err, &slow) && slow.Timeout() {
+			t.Errorf("more of a message in %d frames is waited for: %v", frames, err)
+		}
+		c.Close()
 	}
 }

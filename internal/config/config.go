@@ -33,9 +33,12 @@ type Config struct {
 	PeerTLS TLS
 	// EnableGateway serves the JSON API.
 	EnableGateway bool
-	// CORS are the origins whose pages may read HTTP answers, and HostWhitelist the
-	// hosts that HTTP requests without TLS may ask for; "*" or none stands for all.
-	CORS, HostWhitelist []string
+	// CORS are the origins whose pages may use the JSON API, "*" for all; none where nothing
+	// was said of them, which is less than etcd's all.
+	CORS []string
+	// HostWhitelist are the hosts that HTTP requests without TLS may ask for; "*" or none
+	// stands for all.
+	HostWhitelist []string
 
 	// InitialCluster lists the cluster's nodes at its first start, with the peer
 	// URLs of each. This node is among them.
@@ -173,7 +176,6 @@ func newConfig() *Config {
 		AdvertisePeerURLs:    mustURLs("http://localhost:2380"),
 		ClientTLS:            TLS{MinVersion: tls.VersionTLS12, SelfSignedYears: 1},
 		EnableGateway:        true,
-		CORS:                 []string{"*"},
 		HostWhitelist:        []string{"*"},
 		ClusterState:         NewCluster,
 		ClusterToken:         "etcd-cluster",

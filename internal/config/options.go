@@ -158,7 +158,7 @@ func (c *Config) securityOptions() []option {
 		{name: "client-cert-file", value: unreadText(""), key: client + "client-cert-file", idle: idleDials},
 		{name: "client-key-file", value: unreadText(""), key: client + "client-key-file", idle: idleDials},
 		{name: "skip-client-san-verification", fileOnly: true, value: unreadToggle(false), key: client + "skip-client-san-verification", idle: "names in certificates are compared with no address here"},
-		{name: "cors", value: origins(&c.CORS), help: "Origins whose pages may read HTTP answers, URLs separated by commas (* or none: all)"},
+		{name: "cors", value: origins(&c.CORS), help: "Origins whose pages may use the JSON API, URLs separated by commas (* or an empty list: all)"},
 		{name: "host-whitelist", value: words(&c.HostWhitelist), help: "Hosts that HTTP requests without TLS may ask for, separated by commas (* or none: all)"},
 		{name: "auth-token", value: text(&c.AuthToken), help: "Tokens of users: simple, or jwt,sign-method=<RS256, ES256, HS256...>,pub-key=<file>,priv-key=<file>,ttl=<duration>"},
 		{name: "auth-token-ttl", value: seconds(&c.AuthTokenTTL), help: "Seconds that a simple token lasts since its last use (0: 300)"},

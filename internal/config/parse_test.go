@@ -40,7 +40,6 @@ func TestDefaults(t *testing.T) {
 		PeerTLS:              TLS{MinVersion: tls.VersionTLS12, SelfSignedYears: 1},
 		ClientTLS:            TLS{SelfSignedYears: 1, MinVersion: tls.VersionTLS12},
 		EnableGateway:        true,
-		CORS:                 []string{"*"},
 		HostWhitelist:        []string{"*"},
 		ClusterState:         NewCluster,
 		ClusterToken:         "etcd-cluster",

@@ -179,7 +179,7 @@ func words(p *[]string) value {
 func origins(p *[]string) value {
 	parse := func(s string) ([]string, error) {
 		if s == "" || s == "*" {
-			return strings.Fields(s), nil
+			return []string{"*"}, nil
 		}
 		all, err := parseURLs(s)
 		return all.StringSlice(), err
