@@ -4,5 +4,7 @@
 //
 // A call is made once. One that finds no leader, or certainly did nothing, returns
 // shard.ErrNotLeader or shard.ErrNotApplied, as it does on this node; one that was lost
-// returns shard.ErrNotLeader if it may be repeated, and shard.ErrTimeout if not.
+// returns shard.ErrNotLeader if it may be repeated, and shard.ErrTimeout if not. So does
+// one that the leader gave up, and a command that failed there for a reason without a name:
+// nothing counts as certainly not applied but what is named so.
 package remote

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -35,6 +36,8 @@ var known = []struct {
 	{10, lease.ErrExists},
 	{11, lease.ErrEnding},
 	{12, mvcc.ErrLeaseNotFound},
+	{13, context.Canceled},
+	{14, context.DeadlineExceeded},
 	{32, placement.ErrTooOld},
 	{64, auth.ErrRootUserNotExist},
 	{65, auth.ErrRootRoleNotExist},

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/latchkey-db/latchkey/internal/peer"
 	"github.com/latchkey-db/latchkey/shard"
@@ -41,11 +42,23 @@ func (l *road) carry(ctx context.Context, repeatable bool, request []byte) (read
 		return reader{}, err
 	}
 	result, err := open(answer)
-	if errors.Is(err, shard.ErrStopped) || errors.Is(err, shard.ErrTimeout) {
-		err = shard.ErrTimeout
-		if repeatable {
-			err = shard.ErrNotLeader
-		}
+	switch {
+	case err == nil:
+	case repeatable && cutShort(err):
+		err = shard.ErrNotLeader
+	case !repeatable && (cutShort(err) || errors.Is(err, errMalformed) || errors.As(err, new(failure))):
+		err = openOutcome(err)
 	}
 	return reader{rest: result}, err
 }
+
+// cutShort reports whether a leader gave a call up without knowing what becomes of it. The
+// contexts are the leader's: this node's call has not ended.
+func cutShort(err error) bool {
+	return errors.Is(err, shard.ErrStopped) || errors.Is(err, shard.ErrTimeout) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// openOutcome is for a call that must not be repeated, after an error that does not say that
+// nothing was proposed: one without a name may come from anywhere.
+func openOutcome(err error) error { return fmt.Errorf("%w (%v)", shard.ErrTimeout, err) } //nolint:errorlint // the cause is the leader's

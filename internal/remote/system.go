@@ -52,7 +52,10 @@ func (l *systemLeader) Propose(ctx context.Context, kind shard.Kind, payload []b
 	}
 	index = r.uvarint()
 	result = cutResult(&r)
-	return result, index, r.done()
+	if err := r.done(); err != nil {
+		return nil, 0, openOutcome(err)
+	}
+	return result, index, nil
 }
 
 // Confirm proves that the leader leads.

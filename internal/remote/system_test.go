@@ -76,6 +76,7 @@ func TestSystemCallsTravel(t *testing.T) {
 }
 
 func TestSystemErrorsTravel(t *testing.T) {
+	odd := errors.New("disk on fire")
 	for _, tc := range []struct {
 		there, lost         error
 		proposed, confirmed error
@@ -86,6 +87,10 @@ func TestSystemErrorsTravel(t *testing.T) {
 		{there: auth.ErrUserNotFound, proposed: auth.ErrUserNotFound, confirmed: auth.ErrUserNotFound},
 		{there: placement.ErrTooOld, proposed: placement.ErrTooOld, confirmed: placement.ErrTooOld},
 		{there: shard.ErrStopped, proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
+		{there: shard.ErrTimeout, proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
+		{there: context.Canceled, proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
+		{there: fmt.Errorf("propose: %w", context.DeadlineExceeded), proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
+		{there: odd, proposed: shard.ErrTimeout, confirmed: failure{odd.Error()}},
 		{lost: peer.ErrUnsent, proposed: shard.ErrNotLeader, confirmed: shard.ErrNotLeader},
 		{lost: peer.ErrLost, proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
 	} {
@@ -106,6 +111,21 @@ func TestSystemErrorsTravel(t *testing.T) {
 		t.Errorf("confirmed where nothing is yet: %v", err)
 	}
 }
+
+// A command whose answer can't be read may have applied.
+func TestUnreadableAnswerLeavesTheOutcomeOpen(t *testing.T) {
+	for _, answer := range []string{"", "\x00", "\x00\x01", "\x00\x01\x63", "\xc8"} {
+		l := &systemLeader{road{mesh: garbling(answer), node: 2, over: t.Context()}}
+		if _, _, err := l.Propose(t.Context(), 1, nil); !errors.Is(err, shard.ErrTimeout) {
+			t.Errorf("proposed, answered %q: %v", answer, err)
+		}
+	}
+}
+
+// garbling is a mesh whose only answer can't be read.
+type garbling string
+
+func (g garbling) Call(context.Context, uint64, []byte) ([]byte, error) { return []byte(g), nil }
 
 // A question that may be repeated ends with the term that it was put in.
 func TestSystemCallsEndWithTheTerm(t *testing.T) {
