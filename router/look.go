@@ -176,6 +176,11 @@ func (r *Router) lookOnce(ctx context.Context, reads []reading, f fresh) (*look,
 // lookAlone opens the one shard of a cluster that counts by itself. A replica that is
 // behind what clients have seen from this node is no help to serializable looks either.
 func (r *Router) lookAlone(ctx context.Context, d *shard.Data, f fresh) (*look, error) {
+	if f.serializable {
+		if err := r.recovered(ctx, d); err != nil {
+			return nil, err
+		}
+	}
 	if !f.serializable || d.Store().Rev() < r.given.Load() {
 		if err := r.confirm(ctx, d); err != nil {
 			return nil, err
@@ -189,9 +194,25 @@ func (r *Router) lookAlone(ctx context.Context, d *shard.Data, f fresh) (*look, 
 	return &look{rev: v.Rev(), compacted: v.Compacted(), views: []opened{{d, v}}, r: r}, nil
 }
 
+// recovered waits until this node's replica of d shows no less than it did before its process
+// was started anew.
+func (r *Router) recovered(ctx context.Context, d *shard.Data) error {
+	if d.Replica().Recovered() {
+		return nil
+	}
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
+	return d.Replica().AwaitRecovered(ctx)
+}
+
 // lookBack opens the shards at a revision that this node knows to be resolved in all
 // of them, or nothing if it knows of none that would do.
 func (r *Router) lookBack(ctx context.Context, reads []reading, rev int64) (*look, error) {
+	for _, read := range reads {
+		if err := r.recovered(ctx, read.d); err != nil {
+			return nil, err
+		}
+	}
 	known := r.given.Load()
 	if rev > known {
 		return nil, nil

@@ -53,3 +53,30 @@ func TestSerializableReadAfterRestart(t *testing.T) {
 		}
 	})
 }
+
+// Nor is a revision that was shown and is no shard's: one that was handed out and not used.
+func TestShownNumberAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t, two, false)
+		defer s.close(t)
+		if _, err := s.Put(t.Context(), put("a")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.order.(*tally).Ask(t.Context(), 100); err != nil {
+			t.Fatal(err)
+		}
+		linearizable := &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("zz")}
+		shown, err := s.Range(t.Context(), linearizable)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := s.another()
+		defer again.Close()
+		if err := again.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := again.Range(t.Context(), everywhere); err != nil || r.Header.Revision < shown.Header.Revision {
+			t.Errorf("%v, %v; %v was shown", r, err, shown.Header)
+		}
+	})
+}

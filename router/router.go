@@ -87,9 +87,30 @@ func New(c Config) *Router {
 	for id, d := range r.shards {
 		r.proofs[id] = newProofs(r, d)
 	}
-	// This node may have shown what it holds before it was started anew.
+	// This node may have shown what it holds before it was started anew. What it showed and
+	// does not hold yet, serializable reads wait for.
 	r.Revision()
 	return r
+}
+
+// Resume has the node show no revision below one that it showed before its process was
+// started anew: with several shards it may have shown one that no shard of its own holds.
+func (r *Router) Resume(ctx context.Context) error {
+	ordered := false
+	for _, d := range r.shards {
+		ordered = ordered || d.Shape().Ordered
+	}
+	if !ordered {
+		return nil
+	}
+	ctx, cancel := r.bounded(ctx)
+	defer cancel()
+	now, err := r.newestNumber(ctx)
+	if err != nil {
+		return err
+	}
+	raiseTo(&r.given, now.Newest)
+	return nil
 }
 
 // Close ends what the router does of its own. The shards are still there.

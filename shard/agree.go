@@ -78,6 +78,13 @@ func (h *Host) checkReplica(r *Replica) (held bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	old, err := readOldLog(h.logs, r.shardID, r.replicaID, end)
+	if err != nil {
+		return false, err
+	}
+	r.mu.Lock()
+	r.old = old
+	r.mu.Unlock()
 	held, err = agree(end, p)
 	if held || err != nil {
 		return held, err

@@ -266,6 +266,8 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		observer:  h.cfg.Observer,
 		kick:      make(chan struct{}, 1),
 		changed:   make(chan struct{}),
+
+		leaderless: time.Now(),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.over.renew(r.ctx)

@@ -17,6 +17,12 @@ func (r *Replica) leaderUpdated(l Leader) {
 		r.mu.Unlock()
 		return
 	}
+	switch {
+	case l.ReplicaID != 0:
+		r.leaderless = time.Time{}
+	case r.leaderless.IsZero():
+		r.leaderless = time.Now()
+	}
 	r.known = l
 	r.over.renew(r.ctx)
 	r.notifyLocked()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/lni/dragonboat/v4"
@@ -47,6 +49,10 @@ type Replica struct {
 	ctx    context.Context //nolint:containedctx // lives as long as the replica
 	cancel context.CancelFunc
 
+	// recovered is set, for good, when the state holds all that it ever showed
+	// (recovered.go).
+	recovered atomic.Bool
+
 	mu sync.Mutex
 	// The fields below are protected by mu.
 
@@ -60,8 +66,11 @@ type Replica struct {
 	// serving is the term in which this replica serves as leader, or 0.
 	// Invariant: the replica has applied Begin(serving) from the log.
 	serving uint64
-	// applied is the progress of the state.
+	// applied is the progress of the state, and old where the log ended when it was opened.
 	applied progress
+	old     oldLog
+	// leaderless is since when no leader is known, zero while one is.
+	leaderless time.Time
 	// number is the last batch number used in the term served.
 	number uint64
 	// queue holds the calls without numbers that wait for a place in a batch, oldest

@@ -136,8 +136,9 @@ func Start(o Options) (n *Node, err error) {
 	}
 	shards := func(o *Options) error { return n.openShards(ctx, o) }
 	verifier := func(o *Options) error { return n.openVerifier(ctx, o) }
+	server := func(o *Options) error { return n.openServer(ctx, o) }
 	for _, step := range []func(*Options) error{
-		n.openDir, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, shards, verifier, n.openServer,
+		n.openDir, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, shards, verifier, server,
 	} {
 		if err := step(&o); err != nil {
 			return n, n.explain(err)
@@ -363,7 +364,7 @@ const (
 // requestTimeout is etcd's: five seconds and what two elections take.
 func requestTimeout(c *config.Config) time.Duration { return 5*time.Second + 2*c.ElectionTimeout }
 
-func (n *Node) openServer(o *Options) error {
+func (n *Node) openServer(ctx context.Context, o *Options) error {
 	c := o.Config
 	n.router = router.New(router.Config{
 		Map: n.cluster, Order: n.cluster, Directory: n.cluster, Leaders: n.openLeaders(), Shards: n.shards,
@@ -371,6 +372,9 @@ func (n *Node) openServer(o *Options) error {
 	})
 	for _, d := range n.shards {
 		d.Connect(n.router)
+	}
+	if err := n.router.Resume(ctx); err != nil {
+		n.log.Warn("serializable reads may name older revisions than before the start", slog.String("error", err.Error()))
 	}
 	if err := n.metrics.follow(n.cluster.Replica(), n.shards); err != nil {
 		return err

@@ -171,7 +171,8 @@ func (n *Node) openShard(h placement.ShardRecord) error {
 	return nil
 }
 
-// bearShards waits until every data shard has a leader, on whichever node, and a shape.
+// bearShards waits until every data shard has a leader, on whichever node, and a shape, and
+// until this node holds of it all that it showed before it was started anew.
 // The node that leads gives a shard its first. All are seen to at once: nodes that wait
 // for each other's shards one by one would wait for ever.
 func (n *Node) bearShards(ctx context.Context, state *placement.State) error {
@@ -182,7 +183,7 @@ func (n *Node) bearShards(ctx context.Context, state *placement.State) error {
 			if err != nil {
 				return fmt.Errorf("give shard %d its shape: %w", id, err)
 			}
-			ready = ready && ok
+			ready = ready && ok && d.Replica().Recovered()
 		}
 		if ready {
 			return nil
