@@ -63,6 +63,7 @@ func (m *measuredLog) Create(
 	}
 	m.store = &measuredStore{
 		ILogDB: store, cfg: m.cfg, root: dirs[0], doing: fmt.Sprintf("write %s log in %s", m.cfg.Name, m.cfg.Dir),
+		writing: make([]sync.Mutex, max(m.cfg.LogShards, 1)),
 	}
 	return m.store, nil
 }
@@ -79,6 +80,11 @@ type measuredStore struct {
 	doing string
 	// root is the directory of the log store and of the snapshots.
 	root string
+	// writing has a lock for each of the store's logs, held while a record is written there.
+	// Invariant: at most one record of a log's file is not fsynced. So whole records behind
+	// a broken one are behind one that had been fsynced, which is how walcheck tells
+	// damage from what a power cut leaves of an unfinished fsync, in any order.
+	writing []sync.Mutex
 
 	mu sync.Mutex
 	// held are the replicas, while they start, whose state has all that their newest
@@ -135,7 +141,15 @@ func (m *measuredStore) committedOf(shardID, replicaID uint64) uint64 {
 	return m.committed[member{shardID, replicaID}]
 }
 
-// SaveRaftState writes a step of Raft and makes it durable.
+// alone waits until no record is written to the log of a shard, and returns what lets others
+// write.
+func (m *measuredStore) alone(shardID uint64) (done func()) {
+	log := &m.writing[shardID%uint64(len(m.writing))] // dragonboat's own rule
+	log.Lock()
+	return log.Unlock
+}
+
+// SaveRaftState writes a step of Raft and makes it durable. All updates are of one log.
 func (m *measuredStore) SaveRaftState(updates []raftpb.Update, worker uint64) error {
 	defer endOnPanic(m.cfg.Fatal, m.doing)
 	if !slices.ContainsFunc(updates, writes) {
@@ -149,21 +163,53 @@ func (m *measuredStore) SaveRaftState(updates []raftpb.Update, worker uint64) er
 	ended := m.cfg.LogWrites.begin()
 	defer ended()
 	began := time.Now()
+	done := m.alone(updates[0].ShardID)
+	defer done()
 	err := m.ILogDB.SaveRaftState(updates, worker)
 	m.cfg.Observer.LogSaved(time.Since(began))
 	return m.failed(err)
 }
 
-// SaveSnapshots writes where replicas' snapshots are.
+// SaveSnapshots writes where replicas' snapshots are. All updates are of one log.
 func (m *measuredStore) SaveSnapshots(updates []raftpb.Update) error {
 	defer endOnPanic(m.cfg.Fatal, m.doing)
+	if len(updates) > 0 {
+		done := m.alone(updates[0].ShardID)
+		defer done()
+	}
 	return m.failed(m.ILogDB.SaveSnapshots(updates))
 }
 
 // RemoveEntriesTo drops what a snapshot has made needless.
 func (m *measuredStore) RemoveEntriesTo(shardID, replicaID, index uint64) error {
 	defer endOnPanic(m.cfg.Fatal, m.doing)
+	done := m.alone(shardID)
+	defer done()
 	return m.failed(m.ILogDB.RemoveEntriesTo(shardID, replicaID, index))
+}
+
+// SaveBootstrapInfo writes who a shard's first members are.
+func (m *measuredStore) SaveBootstrapInfo(shardID, replicaID uint64, b raftpb.Bootstrap) error {
+	defer endOnPanic(m.cfg.Fatal, m.doing)
+	done := m.alone(shardID)
+	defer done()
+	return m.failed(m.ILogDB.SaveBootstrapInfo(shardID, replicaID, b))
+}
+
+// RemoveNodeData drops all that the log has of a replica.
+func (m *measuredStore) RemoveNodeData(shardID, replicaID uint64) error {
+	defer endOnPanic(m.cfg.Fatal, m.doing)
+	done := m.alone(shardID)
+	defer done()
+	return m.failed(m.ILogDB.RemoveNodeData(shardID, replicaID))
+}
+
+// ImportSnapshot writes a snapshot's record in the place of all that the log has of a replica.
+func (m *measuredStore) ImportSnapshot(ss raftpb.Snapshot, replicaID uint64) error {
+	defer endOnPanic(m.cfg.Fatal, m.doing)
+	done := m.alone(ss.ShardID)
+	defer done()
+	return m.failed(m.ILogDB.ImportSnapshot(ss, replicaID))
 }
 
 // failed says what an error is about, before it ends the process.

@@ -6,6 +6,11 @@
 // the disk flipped in the middle, and then everything behind it, which was
 // acknowledged, is gone without a word. The difference is what comes after: behind
 // a torn tail there is nothing, behind damage there are records.
+//
+// A power cut may keep any parts of what was written since the last fsync. Of two records
+// in one unfinished fsync the second could be whole and the first not, which would look like
+// damage. So who writes a log writes one record at a time, and fsyncs it before the next
+// (shard/logstore.go). The middle and the end of a record of several chunks prove nothing.
 package walcheck
 
 import (

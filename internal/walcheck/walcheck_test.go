@@ -116,6 +116,54 @@ func TestDamageIsToldFromTornTail(t *testing.T) {
 	check("hole", hole, true)
 }
 
+// Of the one record in an unfinished fsync any parts may be there, in whichever order they were
+// written.
+func TestTornRecordOfSeveralChunksIsNoDamage(t *testing.T) {
+	name, log := realLog(t)
+	number, _ := walNumber(name)
+	// The last record that has a middle, and where its parts begin.
+	var parts []int
+	end := 0
+	for at := 0; at < len(log); {
+		left := blockSize - at%blockSize
+		n, ok := left, left < headerSize
+		if !ok {
+			if n, ok = chunk(log, at, uint32(number)); !ok {
+				break
+			}
+			switch log[at+typeAt] {
+			case firstType:
+				parts, end = []int{at}, 0
+			case fullType:
+			default:
+				parts = append(parts, at)
+				if log[at+typeAt] == lastType {
+					end = at + n
+				}
+			}
+		}
+		at += n
+		if end > 0 && len(parts) > 2 {
+			break
+		}
+	}
+	if end == 0 || len(parts) < 3 {
+		t.Fatalf("no record of several chunks: %d", parts)
+	}
+	parts = append(parts, end)
+	for kept := range 1 << (len(parts) - 1) {
+		torn := bytes.Clone(log[:end])
+		for i := range len(parts) - 1 {
+			if kept&(1<<i) == 0 {
+				clear(torn[parts[i]:parts[i+1]])
+			}
+		}
+		if err := Dirs(writeLog(t, name, torn), "/raft"); err != nil {
+			t.Errorf("parts %b of a record are left: %v", kept, err)
+		}
+	}
+}
+
 // A log file that was used before has the records of its former life behind its
 // end.
 func TestRecycledLogIsNoDamage(t *testing.T) {
