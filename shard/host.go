@@ -110,6 +110,7 @@ var errNoHost = errors.New("raft host did not start")
 // reported with what to do.
 func OpenHost(cfg HostConfig) (*Host, error) {
 	setRaftLogger(cfg.Log, cfg.Fatal)
+	useLogFiles()
 	if cfg.Observer == nil {
 		cfg.Observer = unobserved{}
 	}

@@ -251,7 +251,7 @@ func (n *Node) openState(o *Options) error {
 	cache := pebble.NewCache(stateCache)
 	defer cache.Unref()
 	db, err := pebble.Open(n.dir.State(), &pebble.Options{
-		FS:                 o.StateFS,
+		FS:                 shard.StateFiles(o.StateFS),
 		Cache:              cache,
 		MemTableSize:       stateMemtable,
 		FormatMajorVersion: pebble.FormatNewest,
