@@ -13,8 +13,6 @@ const (
 	// closeInterval is the shortest time between two promises of a shard. All who need
 	// one in between share the next.
 	closeInterval = 2 * time.Millisecond
-	// closeAttempt bounds a promise: what is wanted may have grown meanwhile.
-	closeAttempt = time.Second
 )
 
 // closer has the leaders of shards promise revisions that somebody waits for in the
@@ -62,13 +60,6 @@ func (c *closer) run(ctx context.Context, d *shard.Data) {
 		}
 		c.mu.Unlock()
 		pause.Reset(closeInterval)
-		stopped = errors.Is(c.ask(ctx, d, rev), shard.ErrStopped)
+		stopped = errors.Is(c.r.promised(ctx, d, rev, nil), shard.ErrStopped)
 	}
-}
-
-// ask asks once.
-func (c *closer) ask(ctx context.Context, d *shard.Data, rev int64) error {
-	ctx, cancel := context.WithTimeout(ctx, closeAttempt)
-	defer cancel()
-	return c.r.promised(ctx, d, rev, nil)
 }

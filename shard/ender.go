@@ -13,8 +13,6 @@ import (
 const (
 	// maxEndPerCommand bounds the leases that one command drops, forgets or buries.
 	maxEndPerCommand = 1000
-	// endAttempt bounds one attempt to have a shard delete keys.
-	endAttempt = 2 * time.Second
 	// endPause lies between an attempt that failed and the next.
 	endPause = 100 * time.Millisecond
 	// buryTicks is how often a leader looks for tombstones that nothing needs.
@@ -163,9 +161,9 @@ func (e *ender) drop(t *ends, shardID uint64, l *lane) {
 		if len(refs) == 0 {
 			return
 		}
-		ctx, cancel := context.WithTimeout(t.ctx, endAttempt)
-		err := (*e.d.roads.Load()).Drop(ctx, shardID, refs)
-		cancel()
+		// The call is bounded as a client's is. A shorter bound would end it over and over
+		// where the other shard is far away.
+		err := (*e.d.roads.Load()).Drop(t.ctx, shardID, refs)
 		if err == nil {
 			e.dropped(t, l, refs)
 			continue

@@ -13,8 +13,11 @@ import (
 	"github.com/latchkey-db/latchkey/lease"
 )
 
-// deadRoads lead to shards of which one has no leader.
+// deadRoads lead to shards of which one has no leader. Calls are given up after a while, as
+// the router's are.
 type deadRoads struct{ dead uint64 }
+
+const deadAttempt = 2 * time.Second
 
 func (deadRoads) Register(context.Context, int64, uint64) (uint64, error) {
 	return 0, lease.ErrNotFound
@@ -24,6 +27,8 @@ func (r deadRoads) Drop(ctx context.Context, shardID uint64, _ []lease.Ref) erro
 	if shardID != r.dead {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, deadAttempt)
+	defer cancel()
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
@@ -114,7 +119,7 @@ func TestManyEndsPastADeadShard(t *testing.T) {
 			t.Errorf("%d leases are left, want the %d with keys on the dead shard", n, stuck)
 		}
 		nd.data.Connect(deadRoads{})
-		time.Sleep(endAttempt + endPause + 2*leadershipTick)
+		time.Sleep(deadAttempt + endPause + 2*leadershipTick)
 		if n := nd.data.leases.Len(); n != 0 {
 			t.Errorf("%d leases are left once the shard has a leader", n)
 		}

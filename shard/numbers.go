@@ -207,5 +207,10 @@ func (r *Replica) admitLocked() {
 	}
 }
 
-// askTimeout bounds one attempt at getting numbers.
-func (h *Host) askTimeout() time.Duration { return 50*time.Millisecond + 2*h.cfg.Tick }
+// askTimeout bounds one attempt at getting numbers. An attempt that is given up is made
+// anew from the start, so that the bound must be longer than the slowest answer over links
+// on which Raft still works: where a message and its answer take an election timeout, the
+// question and the oracle's proof take two, and one more where the limit is raised first.
+// An attempt that can't be answered ends sooner, with the oracle's term or with the stream
+// to its node.
+func (h *Host) askTimeout() time.Duration { return 2 * h.attempt() }

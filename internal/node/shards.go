@@ -179,7 +179,7 @@ func (n *Node) bearShards(ctx context.Context, state *placement.State) error {
 	for {
 		ready := true
 		for id, d := range n.shards {
-			ok, err := bear(ctx, d, shard.Shape{Ordered: state.Order.Begun, Owned: state.Map.Owned(id)})
+			ok, err := bear(ctx, d, shard.Shape{Ordered: state.Order.Begun, Owned: state.Map.Owned(id)}, 4*n.electionTimeout)
 			if err != nil {
 				return fmt.Errorf("give shard %d its shape: %w", id, err)
 			}
@@ -198,12 +198,9 @@ func (n *Node) bearShards(ctx context.Context, state *placement.State) error {
 	}
 }
 
-// bearTimeout bounds one attempt to give a shard its shape.
-const bearTimeout = time.Second
-
 // bear gives a shard its first shape, if this node leads it, and reports whether it has
-// one and a leader.
-func bear(ctx context.Context, d *shard.Data, shape shard.Shape) (ready bool, err error) {
+// one and a leader. An attempt takes no longer than within.
+func bear(ctx context.Context, d *shard.Data, shape shard.Shape, within time.Duration) (ready bool, err error) {
 	leader, serving := d.Replica().Leader().ReplicaID, d.Replica().Serving() != 0
 	if d.Shape().Born() {
 		return serving || leader != 0 && leader != d.Replica().ReplicaID(), nil
@@ -211,7 +208,7 @@ func bear(ctx context.Context, d *shard.Data, shape shard.Shape) (ready bool, er
 	if !serving {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, bearTimeout, shard.ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, within, shard.ErrTimeout)
 	defer cancel()
 	err = d.Bear(ctx, shape)
 	if errors.Is(err, shard.ErrNotLeader) || errors.Is(err, shard.ErrNotApplied) || errors.Is(err, shard.ErrTimeout) {

@@ -151,8 +151,10 @@ func (s *succession) ledByLocked(replicaID uint64) func(candidate) bool {
 }
 
 // inquire gives a node up if those who miss it are a majority of all, this one among them.
+// The others have an election timeout to answer, since they may be far away; count asks
+// again meanwhile.
 func (s *succession) inquire(ctx context.Context, node uint64) {
-	ctx, cancel := context.WithTimeout(ctx, s.beat)
+	ctx, cancel := context.WithTimeout(ctx, s.election)
 	defer cancel()
 	others := slices.DeleteFunc(slices.Clone(s.nodes), func(m datadir.Member) bool { return m.ID == s.self || m.ID == node })
 	answers := make(chan bool, len(others))
@@ -168,7 +170,9 @@ func (s *succession) inquire(ctx context.Context, node uint64) {
 			missing++
 		}
 		if missing > len(s.nodes)/2 {
-			s.lost(node)
+			if s.misses(node) { // still
+				s.lost(node)
+			}
 			return
 		}
 	}

@@ -216,6 +216,34 @@ func TestMissedLeaderIsGivenUp(t *testing.T) {
 	}
 }
 
+// Others may be far away: their word counts if it comes within an election timeout, and
+// the leader has not been heard of meanwhile.
+func TestFarNodesAreAsked(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		t.Run(fmt.Sprint("back=", back), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, seats := bench(t, 20, 1, func(ctx context.Context, _, _ uint64) (bool, error) {
+					select {
+					case <-time.After(testElection * 9 / 10):
+						return true, nil
+					case <-ctx.Done():
+						return false, context.Cause(ctx)
+					}
+				})
+				time.Sleep(testElection + 5*testBeat)
+				if back {
+					s.heard(10)
+				}
+				time.Sleep(testElection)
+				s.close()
+				if (len(seats[0].stood) > 0) == back {
+					t.Errorf("this node stood %d times", len(seats[0].stood))
+				}
+			})
+		})
+	}
+}
+
 // A node is missed that leads, as far as one knows, and was silent for a whole election
 // timeout; whoever leads nothing may be silent. It stays missed when it has been given up,
 // for others who ask.

@@ -65,7 +65,7 @@ func (m *Mesh) openAt(ctx context.Context, u string, g greeting) (*channel, erro
 	ch := &channel{traffic: m.cfg.Traffic(g.To), timeout: m.cfg.Timeout}
 	ch.ctx, ch.cancel = context.WithCancelCause(ctx)
 	ch.unhook = context.AfterFunc(m.ctx, func() { ch.cancel(errClosed) })
-	ch.silence = time.AfterFunc(m.cfg.Timeout, func() { ch.cancel(errSlow) })
+	ch.silence = time.AfterFunc(m.cfg.handshake(), func() { ch.cancel(errSlow) })
 	err := m.connect(ch, u, g)
 	if err != nil && ch.ctx.Err() != nil {
 		err = context.Cause(ch.ctx)

@@ -9,7 +9,7 @@
 //	snapshot   parts of a snapshot, each acknowledged before the next
 //
 // A connection begins with a handshake, before gRPC has a say (handshake.go): each side proves
-// that it knows the cluster's secret, in messages of 16 KiB at most, within Config.Timeout, and
+// that it knows the cluster's secret, in messages of 16 KiB at most, within three of Config.Timeout, and
 // no more than 128 such connections wait at a time. Then the caller says which cluster it
 // belongs to, which data directory it has and what the stream is for; the other side admits it
 // or says why not, and who it is itself, which the caller judges by the same rule. Until both

@@ -35,8 +35,8 @@ type Config struct {
 	// Gone, if not nil, is told when a node that was reached has no process any more: its
 	// stream broke, and then nobody listens where it is reached. It must not block.
 	Gone func(node uint64)
-	// Timeout is how long a node may be silent before it is taken for dead; it also
-	// bounds handshakes.
+	// Timeout is how long a node may be silent before it is taken for dead; connections are
+	// made within it, and handshakes within three of it.
 	Timeout time.Duration
 	// MaxFrame bounds the bytes of one message, MaxQueued those of the calls that wait
 	// to be sent to one node; 0 is the default of each.
@@ -73,6 +73,10 @@ const (
 	// idleConnection is how long a connection without a stream may last.
 	idleConnection = 15 * time.Second
 )
+
+// handshake is how long a handshake may take. TLS, HTTP/2 and the greeting wait for each
+// other, and each may take as long as a message and its answer.
+func (c *Config) handshake() time.Duration { return 3 * c.Timeout }
 
 // Handler answers a call of another node. It may block; ctx ends when nobody waits for
 // the answer any more.
@@ -128,7 +132,7 @@ func New(cfg Config) *Mesh {
 		grpc.MaxSendMsgSize(cfg.MaxFrame),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
-		grpc.ConnectionTimeout(cfg.Timeout),
+		grpc.ConnectionTimeout(cfg.handshake()),
 		grpc.MaxConcurrentStreams(1),
 		grpc.MaxHeaderListSize(8<<10),
 		grpc.WaitForHandlers(true),
@@ -153,7 +157,7 @@ const openMethod = "/latchkey.peer.Peer/Open"
 // Serve lets other nodes in on a listener until the mesh is closed. secure, if not nil, puts
 // TLS on it. It returns at once.
 func (m *Mesh) Serve(l net.Listener, secure func(net.Listener) (net.Listener, error)) error {
-	l = bounded{Listener: l, unproved: m.unproved, within: m.cfg.Timeout}
+	l = bounded{Listener: l, unproved: m.unproved, within: m.cfg.handshake()}
 	if secure != nil {
 		var err error
 		if l, err = secure(l); err != nil {

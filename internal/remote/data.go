@@ -210,9 +210,10 @@ func (l *leader) Register(ctx context.Context, id int64, shardID uint64) (incarn
 	return incarnation, r.done()
 }
 
-// Drop deletes the keys of leases whose end is decided.
+// Drop deletes the keys of leases whose end is decided. What was deleted twice was deleted
+// once, so that the call may be repeated.
 func (l *leader) Drop(ctx context.Context, ended []lease.Ref) error {
-	_, err := l.call(ctx, false, methodDrop, func(dst []byte) []byte {
+	_, err := l.call(ctx, true, methodDrop, func(dst []byte) []byte {
 		dst = binary.AppendUvarint(dst, uint64(len(ended)))
 		for _, e := range ended {
 			dst = binary.AppendUvarint(binary.AppendVarint(dst, e.ID), e.Incarnation)

@@ -48,6 +48,16 @@ type options struct {
 	splits []string
 	// snapshotEntries is how many entries lie between two snapshots.
 	snapshotEntries uint64
+	// tick is Raft's, 0 for the short one of most tests.
+	tick time.Duration
+}
+
+// timeout bounds calls as a node does: by what elections take, and a while.
+func (o *options) timeout() time.Duration {
+	if o.tick == 0 {
+		return callTimeout
+	}
+	return 5*time.Second + 2*electionTicks*o.tick
 }
 
 // cluster is all nodes and the network between them. It must be made inside a

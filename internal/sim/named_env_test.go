@@ -29,15 +29,14 @@ const (
 // does as it is told.
 func bubble(t *testing.T, fn func(c *cluster)) {
 	t.Helper()
-	bubbleOf(t, fourShards, fn)
+	bubbleOf(t, options{seed: seed(t), splits: fourShards, snapshotEntries: 60}, fn)
 }
 
-// bubbleOf is bubble of a cluster with these splits.
-func bubbleOf(t *testing.T, splits []string, fn func(c *cluster)) {
+// bubbleOf is bubble for other options.
+func bubbleOf(t *testing.T, o options, fn func(c *cluster)) {
 	t.Helper()
-	s := seed(t)
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, options{seed: s, splits: splits, snapshotEntries: 60})
+		c := newCluster(t, o)
 		defer c.close()
 		c.placeAll(c.nodes[0])
 		fn(c)

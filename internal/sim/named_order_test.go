@@ -57,7 +57,8 @@ func TestNumberThatWaitedBehindARead(t *testing.T) {
 			}
 			return interference{}
 		})
-		impatient, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		// Longer than one question is waited for, and shorter than two.
+		impatient, cancel := context.WithTimeout(t.Context(), 6*electionTicks*tick)
 		defer cancel()
 		lost := c.node(1).putting(impatient, "b/lost", "1")
 		time.Sleep(2 * time.Millisecond)

@@ -110,7 +110,7 @@ func TestLostRightsOverLeasesHold(t *testing.T) {
 		for user, change := range taken {
 			for shards, splits := range map[string][]string{"one shard": nil, "four shards": fourShards} {
 				t.Run(fmt.Sprintf("%s by %s, %s", name, user, shards), func(t *testing.T) {
-					bubbleOf(t, splits, func(c *cluster) {
+					bubbleOf(t, options{seed: seed(t), splits: splits, snapshotEntries: 60}, func(c *cluster) {
 						t := c.tb
 						one, three := c.node(1), c.node(3)
 						one.change(t,

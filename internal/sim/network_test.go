@@ -44,6 +44,8 @@ type network struct {
 	// cut links carry nothing; deaf ones nothing of Raft. Both by direction.
 	cut, deaf map[link]bool
 	faults    faults
+	// far is how much longer every way is than usual.
+	far time.Duration
 	// decide says what becomes of a message; nil lets all pass.
 	decide func(l link, system bool, m *raftpb.Message) fate
 	// snapshots counts the parts of snapshots that have arrived.
@@ -58,6 +60,13 @@ func (n *network) setFaults(f faults) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.faults = f
+}
+
+// setFar makes every way longer.
+func (n *network) setFar(d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.far = d
 }
 
 func (n *network) setDecide(f func(l link, system bool, m *raftpb.Message) fate) {
@@ -108,7 +117,7 @@ const latency = 100 * time.Microsecond
 
 // way returns how long something takes. n.mu must be held.
 func (n *network) way() time.Duration {
-	return latency + time.Duration(n.rnd.IntN(200))*time.Microsecond
+	return latency + n.far + time.Duration(n.rnd.IntN(200))*time.Microsecond
 }
 
 // happens draws whether something of a chance in thousandths happens. n.mu must be

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -130,7 +131,7 @@ func (p *process) open(name string) (*shard.Host, error) {
 			}
 			return "", false
 		},
-		DeploymentID: 7, LogShards: 1, Tick: tick, HeartbeatTicks: 2, ElectionTicks: electionTicks,
+		DeploymentID: 7, LogShards: 1, Tick: cmp.Or(n.c.options.tick, tick), HeartbeatTicks: 2, ElectionTicks: electionTicks,
 		DB: p.db, Syncer: shard.NewSyncer(p.db), StateFS: n.state, TempDir: "tmp", RaftFS: n.raft,
 		Transport:       &transport{net: n.c.net, node: n.id, system: name == "system", address: address(name, n.id), dead: &p.dead},
 		Stall:           func(shardID uint64, at string) { n.c.stall(n.id, shardID, at) },
@@ -162,12 +163,12 @@ func (n *node) start() (*process, error) {
 		members[id] = id
 	}
 	p.cluster, err = placement.Start(placement.Config{
-		Host: p.system, Machine: machine, Self: n.id, ReplicaID: n.id, Members: members, Targets: targets("system"), Timeout: callTimeout,
+		Host: p.system, Machine: machine, Self: n.id, ReplicaID: n.id, Members: members, Targets: targets("system"), Timeout: n.c.options.timeout(),
 	})
 	return p, err
 }
 
-// callTimeout bounds calls as a node does.
+// callTimeout bounds calls of most tests.
 const callTimeout = 3 * time.Second
 
 // serve starts the data shards, once the node knows the map, and the router.
@@ -185,7 +186,7 @@ func (p *process) serve(ctx context.Context) error {
 		p.shards[id] = d
 	}
 	p.router = router.New(router.Config{
-		Map: p.cluster, Order: oracle{p}, Directory: p.cluster, Leaders: p.leaders(), Shards: p.shards, Timeout: callTimeout,
+		Map: p.cluster, Order: oracle{p}, Directory: p.cluster, Leaders: p.leaders(), Shards: p.shards, Timeout: p.node.c.options.timeout(),
 	})
 	for _, d := range p.shards {
 		d.Connect(p.router)

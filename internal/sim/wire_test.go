@@ -141,7 +141,9 @@ var (
 )
 
 // oracleAttempt bounds one question to the oracle.
-const oracleAttempt = 200 * time.Millisecond
+func (p *process) oracleAttempt() time.Duration {
+	return max(200*time.Millisecond, 4*electionTicks*p.node.c.options.tick)
+}
 
 // at calls the oracle once.
 func (o oracle) at(ctx context.Context, c call, fn func(context.Context, *placement.Cluster) error) error {
@@ -175,7 +177,7 @@ func (o oracle) Ask(ctx context.Context, count int) (b shard.Block, err error) {
 // Newest asks for the newest number until there is an answer.
 func (o oracle) Newest(ctx context.Context) (shard.Block, error) {
 	for {
-		attempt, cancel := context.WithTimeout(ctx, oracleAttempt)
+		attempt, cancel := context.WithTimeout(ctx, o.p.oracleAttempt())
 		b, err := o.Ask(attempt, 0)
 		cancel()
 		if err == nil {
