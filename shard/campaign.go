@@ -57,6 +57,9 @@ func (r *Replica) campaign(known Leader, lost uint64) {
 type inbox struct {
 	config.TransportFactory
 
+	// followers are told of what comes.
+	followers followers
+
 	mu sync.Mutex
 	// handle and deployment are set while dragonboat takes messages; protected by mu.
 	handle     raftio.MessageHandler
@@ -68,7 +71,11 @@ func (b *inbox) Create(c config.NodeHostConfig, h raftio.MessageHandler, chunk r
 	b.mu.Lock()
 	b.handle, b.deployment = h, c.GetDeploymentID()
 	b.mu.Unlock()
-	return b.TransportFactory.Create(c, h, chunk)
+	heard := func(batch raftpb.MessageBatch) {
+		b.followers.note(&batch)
+		h(batch)
+	}
+	return b.TransportFactory.Create(c, heard, chunk)
 }
 
 // put hands over a message that no host has sent.

@@ -421,4 +421,4 @@ func (r *Replica) lost() {
 
 // attempt is how long dragonboat keeps a proposal or a read before it gives up
 // on it: it drops both silently when the leader changes.
-func (h *Host) attempt() time.Duration { return 2 * h.cfg.Tick * time.Duration(h.cfg.ElectionTicks) }
+func (h *Host) attempt() time.Duration { return 2 * h.election() }

@@ -22,16 +22,53 @@ const (
 	spreadEvery = time.Second
 	// handoversAtOnce is how many shards a node that stops hands over side by side.
 	handoversAtOnce = 2
-	// handoverTimeout bounds the wait for one change of leader.
-	handoverTimeout = time.Second
+	// handoverElections is how many election timeouts one change of leader is waited for.
+	handoverElections = 4
 	// handoverAttempts is how often a leadership is offered before a node stops without
 	// having handed it over.
 	handoverAttempts = 3
 	// maxHandoverLag is how many entries a replica may be behind to be made leader.
 	maxHandoverLag = 500
-	// appliedTimeout bounds the question to another node how far it is.
-	appliedTimeout = 300 * time.Millisecond
+	// appliedElections is how many election timeouts another node has to say how far it is.
+	appliedElections = 2
+	// firstRest is how long a node that did not take over is left alone. Each further time
+	// it is twice as long, up to longestRest.
+	firstRest   = 5 * time.Second
+	longestRest = time.Minute
 )
+
+// rests are the nodes that are offered no leadership for a while, since they did not take
+// over what they were offered last. Who offers is served by nobody meanwhile.
+type rests struct {
+	mu sync.Mutex
+	// until and last say for each such node when that ends, and how long it takes;
+	// protected by mu.
+	until map[uint64]time.Time
+	last  map[uint64]time.Duration
+}
+
+// offered notes what came of an offer to a node.
+func (r *rests) offered(node uint64, taken bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if taken {
+		delete(r.until, node)
+		delete(r.last, node)
+		return
+	}
+	if r.until == nil {
+		r.until, r.last = make(map[uint64]time.Time), make(map[uint64]time.Duration)
+	}
+	r.last[node] = min(max(2*r.last[node], firstRest), longestRest)
+	r.until[node] = time.Now().Add(r.last[node])
+}
+
+// rests reports whether a node is to be left alone.
+func (r *rests) rests(node uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Now().Before(r.until[node])
+}
 
 // leaderships spreads the leaders of the data shards over the nodes, and hands over
 // what this node leads before it stops.
@@ -46,7 +83,10 @@ type leaderships struct {
 	replicaOf func(shardID, node uint64) uint64
 	// applied asks another node how far its replica of a shard has applied.
 	applied func(ctx context.Context, node, shardID uint64) (uint64, error)
-	log     *slog.Logger
+	// election is Raft's timeout.
+	election time.Duration
+	resting  rests
+	log      *slog.Logger
 
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -67,7 +107,7 @@ func (n *Node) openLeaders() router.Leaders {
 	n.leaders = &leaderships{
 		self: n.roster.self, system: n.cluster.Replica(), data: make(map[uint64]*shard.Replica),
 		nodeOf: nodeOf, replicaOf: func(_, node uint64) uint64 { return replicaOf(n.roster.first, node) },
-		applied: found.Applied, log: n.log, stop: func() {},
+		applied: found.Applied, election: n.electionTimeout, log: n.log, stop: func() {},
 	}
 	for _, m := range n.roster.first {
 		n.leaders.nodes = append(n.leaders.nodes, m.ID)
@@ -120,7 +160,7 @@ func (l *leaderships) spread(ctx context.Context) {
 		return // somebody is being elected
 	}
 	// Whether a node is fit is asked only of the one that would get the leadership.
-	fit := slices.Clone(l.nodes)
+	fit := slices.DeleteFunc(slices.Clone(l.nodes), l.resting.rests)
 	for {
 		h, ok := placement.NextHandover(l.self, leads, fit)
 		if !ok {
@@ -135,11 +175,15 @@ func (l *leaderships) spread(ctx context.Context) {
 }
 
 // caughtUp reports whether a node is there and its replica of a shard can lead without
-// delay.
+// delay: whether it follows over Raft's own links, and answers calls.
 func (l *leaderships) caughtUp(ctx context.Context, node uint64, r *shard.Replica) bool {
-	ctx, cancel := context.WithTimeout(ctx, appliedTimeout)
-	defer cancel()
 	mine := r.Applied()
+	match, ok := r.Follows(l.replicaOf(r.ShardID(), node))
+	if !ok || match+maxHandoverLag < mine {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, appliedElections*l.election)
+	defer cancel()
 	index, err := l.applied(ctx, node, r.ShardID())
 	return err == nil && index+maxHandoverLag >= mine
 }
@@ -147,11 +191,12 @@ func (l *leaderships) caughtUp(ctx context.Context, node uint64, r *shard.Replic
 // offer has a replica hand its leadership to a node, waits for a moment until it has
 // gone, and reports whether it has.
 func (l *leaderships) offer(ctx context.Context, r *shard.Replica, node uint64) bool {
-	ctx, cancel := context.WithTimeout(ctx, handoverTimeout)
+	ctx, cancel := context.WithTimeout(ctx, handoverElections*l.election)
 	defer cancel()
 	err := r.HandOver(ctx, l.replicaOf(r.ShardID(), node), func(ctx context.Context) (uint64, error) {
 		return l.applied(ctx, node, r.ShardID())
 	})
+	l.resting.offered(node, err == nil)
 	if err != nil {
 		l.log.Debug("leadership was not handed over", slog.Uint64("shard", r.ShardID()), slog.Any("error", err))
 	}
@@ -215,6 +260,7 @@ func (l *leaderships) others(count map[uint64]int) []uint64 {
 // handOver hands one leadership to the first of some nodes that can take it.
 func (l *leaderships) handOver(ctx context.Context, r *shard.Replica, to []uint64) bool {
 	for range handoverAttempts {
+		slices.SortStableFunc(to, func(a, b uint64) int { return rank(l.resting.rests(a)) - rank(l.resting.rests(b)) })
 		for _, node := range to {
 			if ctx.Err() != nil {
 				return false
@@ -229,6 +275,14 @@ func (l *leaderships) handOver(ctx context.Context, r *shard.Replica, to []uint6
 		}
 	}
 	return false
+}
+
+// rank puts those last for which something holds.
+func rank(holds bool) int {
+	if holds {
+		return 1
+	}
+	return 0
 }
 
 // move has a node lead the system shard, and the data shards that this node leads.

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
@@ -197,6 +198,45 @@ func TestCallsWaitUntilTheLeaderServes(t *testing.T) {
 		}
 		if n := writes.made(); n != 1 {
 			t.Errorf("one put was sent %d times", n)
+		}
+	})
+}
+
+// A node is out of Raft's reach, and answers calls all the same. It is offered a leadership
+// once a second. The shard is served on: nothing is held up for one that can't take
+// over.
+func TestOffersToANodeOutOfReach(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t, from := c.tb, c.node(1).shards[shardA].Replica()
+		c.net.deafen(around(2)...)
+		time.Sleep(electionTicks * tick)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		offers := meanwhile(func() (failed int, _ error) {
+			for ; ctx.Err() == nil; failed++ {
+				attempt, cancel := context.WithTimeout(ctx, time.Second)
+				err := from.HandOver(attempt, 2, func(context.Context) (uint64, error) { return c.node(2).shards[shardA].Replica().Applied(), nil })
+				cancel()
+				if err == nil {
+					return failed, errors.New("the leadership was handed over")
+				}
+				pause(ctx, tick)
+			}
+			return failed, nil
+		})
+		longest := time.Duration(0)
+		for range 100 {
+			began := time.Now()
+			c.node(3).put(t, "a/x", "v")
+			longest = max(longest, time.Since(began))
+			time.Sleep(tick)
+		}
+		cancel()
+		if failed, err := offers.wait(); err != nil || failed < 10 {
+			t.Errorf("%d offers failed, %v", failed, err)
+		}
+		if longest > electionTicks*tick {
+			t.Errorf("a put took %v", longest)
 		}
 	})
 }
