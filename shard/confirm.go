@@ -2,7 +2,10 @@ package shard
 
 import (
 	"context"
+	"slices"
 	"time"
+
+	"github.com/lni/dragonboat/v4"
 )
 
 // confirmPause is how long a confirmation waits after dragonboat refused a read,
@@ -57,10 +60,16 @@ func (r *Replica) goUntilClosed(fn func(ctx context.Context)) error {
 	return nil
 }
 
-// confirm proves leadership in the term with reads that start after the call.
-// Attempts are short, since dragonboat leaves reads hanging over a change of
-// leader.
+// maxReads bounds the reads of one confirmation that are under way side by side.
+const maxReads = 4
+
+// confirm proves leadership in the term with reads that start after the call. A read that
+// is not answered soon may have been lost, or be slow: another is begun beside it, and the
+// first answer counts. dragonboat leaves reads hanging over a change of leader, which
+// ends the confirmation.
 func (r *Replica) confirm(term uint64) error {
+	var reads reads
+	defer reads.release()
 	for {
 		r.mu.Lock()
 		serving, closed, changed := r.serving, r.closed, r.changed
@@ -71,26 +80,91 @@ func (r *Replica) confirm(term uint64) error {
 		case term == 0 || serving != term:
 			return ErrNotLeader
 		}
-		rs, err := r.nh.ReadIndex(r.shardID, r.host.attempt())
-		if err != nil {
+		if err := reads.begin(r); err != nil {
 			r.pause(changed, confirmPause)
 			continue
 		}
-		select {
-		case <-changed:
+		switch reads.await(changed, r.host.attempt()) {
+		case readFailed:
+			r.pause(changed, confirmPause)
 			continue
-		case result := <-rs.AppliedC():
-			rs.Release()
-			if !result.Completed() {
-				r.pause(changed, confirmPause)
-				continue
-			}
+		case readPending:
+			continue
+		case readCompleted:
 		}
 		r.stall("read index")
 		if leader, now, valid, err := r.nh.GetLeaderID(r.shardID); err != nil || !valid || leader != r.replicaID || now != term {
 			return ErrNotLeader
 		}
 		return nil
+	}
+}
+
+// reads are those of one confirmation that are under way.
+type reads [maxReads]*dragonboat.RequestState
+
+// begin starts a read, unless there are enough.
+func (s *reads) begin(r *Replica) error {
+	at := slices.Index(s[:], nil)
+	if at < 0 {
+		return nil
+	}
+	rs, err := r.nh.ReadIndex(r.shardID, (maxReads+1)*r.host.attempt())
+	s[at] = rs
+	return err
+}
+
+// What comes of waiting for reads.
+const (
+	readPending = iota
+	readCompleted
+	readFailed
+)
+
+// await waits until one of the reads has an outcome, or changed is closed, or for a while.
+func (s *reads) await(changed <-chan struct{}, within time.Duration) int {
+	var outcomes [maxReads]chan dragonboat.RequestResult
+	for i, rs := range s {
+		if rs != nil {
+			outcomes[i] = rs.AppliedC()
+		}
+	}
+	t := time.NewTimer(within)
+	defer t.Stop()
+	var result dragonboat.RequestResult
+	at := 0
+	select {
+	case <-changed:
+		return readPending
+	case <-t.C:
+		return readPending
+	case result = <-outcomes[0]:
+	case result = <-outcomes[1]:
+		at = 1
+	case result = <-outcomes[2]:
+		at = 2
+	case result = <-outcomes[3]:
+		at = 3
+	}
+	s[at].Release()
+	s[at] = nil
+	if result.Completed() {
+		return readCompleted
+	}
+	return readFailed
+}
+
+// release lets go of the reads that have had their outcome. The others are dragonboat's
+// until then.
+func (s *reads) release() {
+	for _, rs := range s {
+		if rs != nil {
+			select {
+			case <-rs.AppliedC():
+				rs.Release()
+			default:
+			}
+		}
 	}
 }
 

@@ -10,6 +10,9 @@ import (
 // followers is what the leaders on a host hear of their followers over Raft itself. A node
 // whose calls pass may be out of Raft's reach, where other links carry its messages.
 type followers struct {
+	// gap is how long a follower may be silent and count as one that answers.
+	gap time.Duration
+
 	mu sync.Mutex
 	// heard is protected by mu.
 	heard map[member]follower
@@ -21,6 +24,8 @@ type follower struct {
 	at   time.Time
 	// match is the highest index that it has acknowledged in the term.
 	match uint64
+	// since is when it began to answer without a gap.
+	since time.Time
 }
 
 // note takes note of the answers of followers in a batch of messages.
@@ -44,7 +49,11 @@ func (f *followers) note(b *raftpb.MessageBatch) {
 			if m.Term == last.term {
 				match = max(match, last.match)
 			}
-			f.heard[id] = follower{m.Term, time.Now(), match}
+			now, since := time.Now(), last.since
+			if now.Sub(last.at) > f.gap {
+				since = now
+			}
+			f.heard[id] = follower{m.Term, now, match, since}
 		}
 		f.mu.Unlock()
 	}
@@ -59,7 +68,7 @@ func (f *followers) of(shardID, replicaID, term uint64) (follower, bool) {
 }
 
 // Follows reports whether another replica of the shard, which this one leads, has answered
-// over Raft within half an election timeout, and how far it has acknowledged the log. It is
+// over Raft within half an election timeout, the gap, and how far it has acknowledged the log. It is
 // a belief, no proof.
 func (r *Replica) Follows(replicaID uint64) (match uint64, ok bool) {
 	term := r.Serving()
@@ -67,7 +76,21 @@ func (r *Replica) Follows(replicaID uint64) (match uint64, ok bool) {
 		return 0, false
 	}
 	f, ok := r.host.inbox.followers.of(r.shardID, replicaID, term)
-	return f.match, ok && time.Since(f.at) <= r.host.election()/2
+	return f.match, ok && time.Since(f.at) <= r.host.inbox.followers.gap
+}
+
+// steadyElections is how many election timeouts a replica must have answered without a gap
+// to count as steady.
+const steadyElections = 10
+
+// Steady reports whether a replica that follows has done so without a gap for a while. One
+// whose links come and go is no better a leader for answering now.
+func (r *Replica) Steady(replicaID uint64) bool {
+	if _, ok := r.Follows(replicaID); !ok {
+		return false
+	}
+	f, ok := r.host.inbox.followers.of(r.shardID, replicaID, r.Serving())
+	return ok && time.Since(f.since) >= steadyElections*r.host.election()
 }
 
 // election is Raft's shortest timeout of an election.

@@ -180,7 +180,7 @@ func (h *Host) nodeHostConfig(logs config.LogDBFactory) config.NodeHostConfig {
 	default:
 		transport = noPeers{}
 	}
-	h.inbox = &inbox{TransportFactory: transport}
+	h.inbox = &inbox{TransportFactory: transport, followers: followers{gap: h.election() / 2}}
 	return config.NodeHostConfig{
 		DeploymentID:        h.cfg.DeploymentID,
 		NodeHostID:          h.cfg.NodeHostID,

@@ -166,7 +166,7 @@ func (l *leaderships) spread(ctx context.Context) {
 		if !ok {
 			return
 		}
-		if l.caughtUp(ctx, h.To, l.data[h.Shard]) {
+		if r := l.data[h.Shard]; r.Steady(l.replicaOf(h.Shard, h.To)) && l.caughtUp(ctx, h.To, r) {
 			l.offer(ctx, l.data[h.Shard], h.To)
 			return
 		}
