@@ -120,6 +120,8 @@ var ErrNotMoved = errors.New("the leadership was not taken over in time")
 // Maintenance is the node's own business: state, hashes, backup.
 type Maintenance interface {
 	Status() NodeStatus
+	// ReadOwn proves that what this node holds can be read. It waits for no other node.
+	ReadOwn(ctx context.Context) error
 	// DBSize is the logical size in bytes of all retained versions and of the leases, what
 	// the quota counts. It is asked for before every write, so it must be cheap.
 	DBSize() int64

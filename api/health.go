@@ -15,11 +15,13 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/shard"
 )
 
 // healthChecks serves /health, /livez and /readyz.
 type healthChecks struct {
 	store   Store
+	own     Maintenance
 	cluster Cluster
 	timeout time.Duration
 	log     *slog.Logger
@@ -47,6 +49,7 @@ func newHealthChecks(c *Config) (*healthChecks, error) {
 	}
 	h := &healthChecks{
 		store:   c.Store,
+		own:     c.Maintenance,
 		cluster: c.Cluster,
 		timeout: c.RequestTimeout,
 		log:     c.Log,
@@ -129,10 +132,17 @@ func (h *healthChecks) fault(ctx context.Context, excluded []string, serializabl
 	return ""
 }
 
-// read proves that the store can be read, a serializable read on this node alone.
+// read proves that the store can be read, a serializable read on this node alone: what
+// that could not read a new process would not either.
 func (h *healthChecks) read(ctx context.Context, serializable bool) error {
+	if serializable {
+		if err := h.own.ReadOwn(ctx); err != nil {
+			return errors.New(text(toStatus(err)))
+		}
+		return nil
+	}
 	_, err := h.store.Range(auth.With(ctx, auth.Server), &pb.RangeRequest{
-		Key: []byte{0}, KeysOnly: true, Limit: 1, Serializable: serializable,
+		Key: []byte{0}, KeysOnly: true, Limit: 1,
 	})
 	if err != nil {
 		return errors.New(text(toStatus(err)))
@@ -163,13 +173,15 @@ func (h *healthChecks) installGroup(mux *http.ServeMux, group string, checks []h
 	}
 }
 
-// serveGroup runs checks and answers. What failed is always named, what passed
-// where the parameter verbose asks for it.
+// serveGroup runs checks, all within the time of one request, and answers. What failed is
+// always named, what passed where the parameter verbose asks for it.
 func (h *healthChecks) serveGroup(w http.ResponseWriter, r *http.Request, group string, checks []healthCheck) {
+	ctx, cancel := context.WithTimeoutCause(r.Context(), h.timeout, shard.ErrTimeout)
+	defer cancel()
 	var report strings.Builder
 	failed := false
 	for _, c := range checks {
-		if err := c.run(r.Context()); err != nil {
+		if err := c.run(ctx); err != nil {
 			failed = true
 			h.count(group, c.name, 0, "error")
 			fmt.Fprintf(&report, "[-]%s failed: %v\n", c.name, err)

@@ -11,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
@@ -140,10 +141,14 @@ func TestHealthHTTP(t *testing.T) {
 
 	r.set(func() { r.fail = shard.ErrTimeout })
 	wantHTTP(t, r, "/health", 503, `{"health":"false","reason":"RANGE ERROR:etcdserver: request timed out"}`+"\n")
-	wantHTTP(t, r, "/livez", 503, "[-]serializable_read failed: etcdserver: request timed out\n\n")
-	wantHTTP(t, r, "/readyz", 503, "[+]data_corruption ok\n[-]serializable_read failed: etcdserver: request timed out\n"+
+	wantHTTP(t, r, "/health?serializable=true", 200, ok)
+	wantHTTP(t, r, "/livez", 200, "ok\n")
+	wantHTTP(t, r, "/readyz", 503, "[+]data_corruption ok\n[+]serializable_read ok\n"+
 		"[-]linearizable_read failed: etcdserver: request timed out\n[+]non_learner ok\n\n")
-	r.set(func() { r.fail = nil })
+	r.set(func() { r.broken = mvcc.ErrCorrupt })
+	wantHTTP(t, r, "/health?serializable=true", 503, `{"health":"false","reason":"RANGE ERROR:etcdserver: corrupt cluster"}`+"\n")
+	wantHTTP(t, r, "/livez", 503, "[-]serializable_read failed: etcdserver: corrupt cluster\n\n")
+	r.set(func() { r.fail, r.broken = nil, nil })
 
 	_, body, _ := call(t, r, http.MethodGet, "/metrics")
 	for _, want := range []string{
@@ -157,9 +162,11 @@ func TestHealthHTTP(t *testing.T) {
 	}
 }
 
-// TestHealthTimeout checks that /health bounds its read.
+// TestHealthTimeout checks that /health and the others bound their reads.
 func TestHealthTimeout(t *testing.T) {
 	r := start(t, func(c *Config) { c.RequestTimeout = 1 })
 	r.set(func() { r.before = func(ctx context.Context) { <-ctx.Done() }; r.fail = context.DeadlineExceeded })
 	wantHTTP(t, r, "/health", 503, `{"health":"false","reason":"RANGE ERROR:context deadline exceeded"}`+"\n")
+	wantHTTP(t, r, "/readyz?exclude=linearizable_read", 200, "ok\n")
+	wantHTTP(t, r, "/readyz/linearizable_read", 503, "[-]linearizable_read failed: context deadline exceeded\n\n")
 }

@@ -54,6 +54,8 @@ type node struct {
 	members []*pb.Member
 	// fail, if set, is what every call on the store answers.
 	fail error
+	// broken, if set, is what the node's own state answers.
+	broken error
 	// held makes renewals of a lease wait until the channel is closed, as they do
 	// while the end of the lease is under way.
 	held map[int64]chan struct{}
@@ -110,6 +112,13 @@ func (n *node) enter(ctx context.Context) error {
 		before(ctx)
 	}
 	return fail
+}
+
+// ReadOwn reads the node's own state.
+func (n *node) ReadOwn(context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.broken
 }
 
 // apply runs one command as a batch of its own.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -431,4 +432,43 @@ func TestNodesWithCertificatesOfTheirOwn(t *testing.T) {
 	c.secured(func(*machine) []string { return []string{"--peer-auto-tls", "--data-dir", t.TempDir()} })
 	c.start(c.machines...)
 	c.put("k", "1")
+}
+
+// get asks a node's first listener by HTTP.
+func (m *machine) get(t *testing.T, path string) (status int, body string, took time.Duration) {
+	t.Helper()
+	began := time.Now()
+	resp, err := http.Get("http://" + m.node.Addrs()[0].String() + path)
+	check(t, err)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	check(t, err)
+	return resp.StatusCode, string(b), time.Since(began)
+}
+
+// The probes of a node that has lost its majority say that it is alive, and not ready. They
+// wait for no leader longer than one request may take.
+func TestProbesWithoutAMajority(t *testing.T) {
+	c := newCluster(t, 3, "--initial-splits", "g,n,t")
+	c.start(c.machines...)
+	left := c.machines[0]
+	// What clients have seen of one shard is more than the others know of.
+	c.put("a", "1")
+	for range 5 {
+		_, err := left.node.router.Put(t.Context(), &pb.PutRequest{Key: []byte("z"), Value: []byte("1")})
+		check(t, err)
+	}
+	c.stop(c.machines[1:]...)
+	until(t, "the leaders to be missed", func() bool { return left.node.cluster.Leader() == 0 })
+	for _, path := range []string{"/livez", "/health?serializable=true", "/readyz/serializable_read"} {
+		if status, body, took := left.get(t, path); status != http.StatusOK || took > 3*time.Second {
+			t.Errorf("%s: %d after %v: %s", path, status, took, body)
+		}
+	}
+	limit := 6 * time.Second // five, and two elections
+	for _, path := range []string{"/health", "/readyz"} {
+		if status, body, took := left.get(t, path); status != http.StatusServiceUnavailable || took > limit+3*time.Second {
+			t.Errorf("%s: %d after %v: %s", path, status, took, body)
+		}
+	}
 }

@@ -62,6 +62,14 @@ func (s services) WriteSnapshot(ctx context.Context, w io.Writer) error {
 	return s.Router.WriteSnapshot(ctx, w)
 }
 
+// ReadOwn reads what this node holds, unless that may be wrong.
+func (s services) ReadOwn(ctx context.Context) error {
+	if s.node.suspect() {
+		return mvcc.ErrCorrupt
+	}
+	return s.Router.ReadOwn(ctx)
+}
+
 // Status tells the node's sizes and its places in the data shards' logs, added up: every
 // node has them all, so that the sums of two nodes can be compared, and one that lags in any
 // log has the lower one.
