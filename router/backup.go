@@ -15,6 +15,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/shard"
 )
 
 // A backup is the magic, the revision, then records of a letter, a length and a
@@ -63,10 +64,43 @@ type still struct {
 	leases map[int64]lease.Record
 }
 
-// still takes the leases before the look and with it, so that those are there which
+// still is the newest state, or what this node holds where there is no majority to prove
+// what the newest is.
+func (r *Router) still(ctx context.Context) (*still, error) {
+	s := &still{leases: make(map[int64]lease.Record)}
+	var all []reading
+	for _, d := range r.shards {
+		all = append(all, reading{d: d})
+	}
+	err := r.awaitLed(ctx, all)
+	if err == nil {
+		s, err = r.stillNewest(ctx, s)
+	}
+	if errors.Is(err, errUnled) || errors.Is(err, shard.ErrTimeout) {
+		return r.stillHeld(s), nil
+	}
+	return s, err
+}
+
+// stillHeld is all that this node holds of each shard, which need not be of one revision.
+func (r *Router) stillHeld(s *still) *still {
+	s.look = &look{r: r, compacted: -1}
+	for _, d := range r.shards {
+		d.Replica().Between(func() {
+			v := d.Store().View()
+			s.rev = max(s.rev, v.Rev())
+			s.views = append(s.views, opened{d, v})
+			for _, rec := range d.Leases() {
+				s.leases[rec.ID] = rec
+			}
+		})
+	}
+	return s
+}
+
+// stillNewest takes the leases before the look and with it, so that those are there which
 // end meanwhile.
-func (r *Router) still(ctx context.Context) (s *still, err error) {
-	s = &still{leases: make(map[int64]lease.Record)}
+func (r *Router) stillNewest(ctx context.Context, s *still) (_ *still, err error) {
 	take := func() {
 		for _, d := range r.shards {
 			for _, rec := range d.Leases() {
@@ -76,7 +110,7 @@ func (r *Router) still(ctx context.Context) (s *still, err error) {
 	}
 	if d, err := r.whole(); err == nil && !d.Shape().Ordered {
 		if err := r.confirm(ctx, d); err != nil {
-			return nil, err
+			return s, err
 		}
 		d.Replica().Between(func() {
 			v := d.Store().View()
@@ -87,7 +121,7 @@ func (r *Router) still(ctx context.Context) (s *still, err error) {
 	}
 	take()
 	if s.look, err = r.look(ctx, []keys.Span{{}}, fresh{}); err != nil {
-		return nil, err
+		return s, err
 	}
 	take()
 	return s, nil

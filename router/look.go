@@ -224,10 +224,14 @@ func (r *Router) lookBack(ctx context.Context, reads []reading, rev int64) (*loo
 		}
 	}
 	if resolved < known {
-		if err := r.promise(ctx, reads, known); err != nil {
+		switch err := r.promiseLed(ctx, reads, known); {
+		case err == nil:
+			resolved = known
+		case !errors.Is(err, errUnled):
 			return nil, err
+		case rev > resolved:
+			return nil, shard.ErrTimeout
 		}
-		resolved = known
 	}
 	compacted := r.places.State().Order.Compacted
 	if rev > 0 && rev < compacted {
@@ -238,6 +242,38 @@ func (r *Router) lookBack(ctx context.Context, reads []reading, rev int64) (*loo
 		return nil, nil // a shard has swept what another has not reached
 	}
 	return l, err
+}
+
+// errUnled says that a shard has had no leader for a while, as on a node that has lost its
+// majority. It is served what the node holds of it, or nothing.
+var errUnled = errors.New("router: a shard has no leader")
+
+// awaitLed waits until the shards of reads have leaders, for a third of what a call may
+// take.
+func (r *Router) awaitLed(ctx context.Context, reads []reading) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout/3, errUnled)
+	defer cancel()
+	for _, read := range reads {
+		if err := read.d.Replica().AwaitLeader(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// promiseLed is promise for what is not known to be resolved anyhow, if there is anybody to
+// promise.
+func (r *Router) promiseLed(ctx context.Context, reads []reading, rev int64) error {
+	var behind []reading
+	for _, read := range reads {
+		if read.d.Store().Resolved() < rev {
+			behind = append(behind, read)
+		}
+	}
+	if err := r.awaitLed(ctx, behind); err != nil {
+		return err
+	}
+	return r.promise(ctx, behind, rev)
 }
 
 // promise has the leaders promise that nothing more comes up to rev in what is read.

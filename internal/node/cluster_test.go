@@ -75,11 +75,16 @@ func (m *machine) wipe() { m.state, m.raft = vfs.NewMem(), raftvfs.NewMem() }
 
 // launch starts a node with further flags and returns when it serves.
 func (m *machine) launch(stop <-chan struct{}, flags ...string) error {
+	return m.launchOn("127.0.0.1:0", stop, flags...)
+}
+
+// launchOn is launch with an address for clients.
+func (m *machine) launchOn(address string, stop <-chan struct{}, flags ...string) error {
 	cfg, err := config.Parse(append(m.flags[:len(m.flags):len(m.flags)], flags...), nil)
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}

@@ -67,14 +67,18 @@ type Node struct {
 	state  *pebble.DB
 	roster *roster
 	// mesh connects the node to others, nil where there are none.
-	mesh      *peer.Mesh
-	system    *shard.Host
-	data      *shard.Host
-	shards    map[uint64]*shard.Data
-	cluster   *placement.Cluster
-	tokens    auth.Tokens
-	router    *router.Router
-	server    *api.Server
+	mesh    *peer.Mesh
+	system  *shard.Host
+	data    *shard.Host
+	shards  map[uint64]*shard.Data
+	cluster *placement.Cluster
+	tokens  auth.Tokens
+	router  *router.Router
+	// server is there, and serves, when the node has joined its cluster, or has waited for a
+	// quorum for long.
+	server *api.Server
+	// probes are nil before they are served.
+	probes    *probes
 	compactor *compactor.Compactor
 	metrics   *metrics
 	disk      *diskWatch
@@ -95,8 +99,9 @@ type Node struct {
 	// stateFailures counts the failures of the state's background work since the
 	// last memtable was written.
 	stateFailures atomic.Int64
-	// served is closed when no listener is served any more.
-	served chan struct{}
+	// served is closed when no listener is served any more; serving says that some were.
+	served  chan struct{}
+	serving bool
 	// spool names the directory that backups are made in.
 	spool func() string
 }
@@ -122,6 +127,11 @@ func Start(o Options) (n *Node, err error) {
 	}()
 	defer func() {
 		if err != nil {
+			if n.server != nil {
+				stopping, cancel := context.WithTimeout(context.Background(), 0)
+				defer cancel()
+				n.stopServing(stopping)
+			}
 			err = errors.Join(err, n.close())
 		}
 	}()
@@ -136,9 +146,9 @@ func Start(o Options) (n *Node, err error) {
 	}
 	shards := func(o *Options) error { return n.openShards(ctx, o) }
 	verifier := func(o *Options) error { return n.openVerifier(ctx, o) }
-	server := func(o *Options) error { return n.openServer(ctx, o) }
+	resume := func(*Options) error { return n.resume(ctx) }
 	for _, step := range []func(*Options) error{
-		n.openDir, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, shards, verifier, server,
+		n.openDir, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verifier, n.openServer, resume,
 	} {
 		if err := step(&o); err != nil {
 			return n, n.explain(err)
@@ -158,8 +168,7 @@ func Start(o Options) (n *Node, err error) {
 		n.succession.start(n.leaders.candidates())
 		n.verifier.start(o.Config)
 	}
-	n.serve()
-	return n, nil
+	return n, n.serve()
 }
 
 // watchDisk stops writes before the disk is full.
@@ -364,7 +373,19 @@ const (
 // requestTimeout is etcd's: five seconds and what two elections take.
 func requestTimeout(c *config.Config) time.Duration { return 5*time.Second + 2*c.ElectionTimeout }
 
-func (n *Node) openServer(ctx context.Context, o *Options) error {
+// resume has clients shown no less than before the start.
+func (n *Node) resume(ctx context.Context) error {
+	if err := n.router.Resume(ctx); err != nil {
+		n.log.Warn("serializable reads may name older revisions than before the start", slog.String("error", err.Error()))
+	}
+	return nil
+}
+
+// openServer makes the API, unless it was made early.
+func (n *Node) openServer(o *Options) error {
+	if n.server != nil {
+		return nil
+	}
 	c := o.Config
 	n.router = router.New(router.Config{
 		Map: n.cluster, Order: n.cluster, Directory: n.cluster, Leaders: n.openLeaders(), Shards: n.shards,
@@ -372,9 +393,6 @@ func (n *Node) openServer(ctx context.Context, o *Options) error {
 	})
 	for _, d := range n.shards {
 		d.Connect(n.router)
-	}
-	if err := n.router.Resume(ctx); err != nil {
-		n.log.Warn("serializable reads may name older revisions than before the start", slog.String("error", err.Error()))
 	}
 	if err := n.metrics.follow(n.cluster.Replica(), n.shards); err != nil {
 		return err
@@ -398,9 +416,20 @@ func (n *Node) compactState(ctx context.Context) error {
 	return n.state.Compact(ctx, []byte{0}, []byte{0xff}, true)
 }
 
-func (n *Node) serve() {
+// serve serves clients, unless they are served already.
+func (n *Node) serve() error {
+	if n.serving {
+		return nil
+	}
+	n.serving = true
+	if err := n.probes.become(n.server); err != nil {
+		return err
+	}
 	var serving sync.WaitGroup
 	for _, l := range n.listeners {
+		if l.traffic == api.MetricsTraffic {
+			continue // the probes'
+		}
 		serving.Go(func() {
 			if err := n.serveListener(l); !errors.Is(err, api.ErrServerStopped) {
 				n.fail(err)
@@ -411,6 +440,15 @@ func (n *Node) serve() {
 		serving.Wait()
 		close(n.served)
 	}()
+	return nil
+}
+
+// stopServing ends the API, as Stop does.
+func (n *Node) stopServing(ctx context.Context) {
+	n.server.Stop(ctx)
+	if n.serving {
+		<-n.served
+	}
 }
 
 // fail reports that the node can't go on.
@@ -451,8 +489,7 @@ func (n *Node) Stop(ctx context.Context) error {
 		n.leaders.close()
 		n.leaders.drain(ctx)
 	}
-	n.server.Stop(ctx)
-	<-n.served
+	n.stopServing(ctx)
 	return n.close()
 }
 
@@ -465,9 +502,16 @@ func (n *Node) close() error {
 	if n.disk != nil {
 		n.disk.close()
 	}
-	if n.server == nil {
+	if n.probes != nil {
+		now, cancel := context.WithTimeout(context.Background(), 0)
+		n.probes.close(now)
+		cancel()
+	}
+	if !n.serving {
 		for _, l := range n.listeners {
-			errs = append(errs, l.Close())
+			if n.probes == nil || l.traffic != api.MetricsTraffic {
+				errs = append(errs, l.Close())
+			}
 		}
 	}
 	if n.sweeping != nil {

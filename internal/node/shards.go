@@ -38,20 +38,23 @@ func (n *Node) openShards(ctx context.Context, o *Options) error {
 	}
 	stop := n.sayWaiting(ctx)
 	defer stop()
+	end := n.serveEarly(ctx, o)
 	state, err := n.join(ctx, o)
+	if failed := end(); failed != nil {
+		return failed
+	}
 	if err != nil {
 		return err
 	}
-	n.cluster.Follow(n.tokens)
-	for _, h := range state.Shards {
-		if err := n.openShard(h); err != nil {
-			return err
-		}
-	}
-	if n.mesh != nil {
-		n.answerCalls(remote.Server{System: n.cluster.Here(), SystemLog: n.cluster.Replica(), Shards: n.shards, Unfit: n.unfit, Missed: n.succession.misses})
+	if err := n.openData(state); err != nil {
+		return err
 	}
 	return n.bearShards(ctx, state)
+}
+
+// answerAll answers the calls of other nodes for all shards.
+func (n *Node) answerAll() {
+	n.answerCalls(remote.Server{System: n.cluster.Here(), SystemLog: n.cluster.Replica(), Shards: n.shards, Unfit: n.unfit, Missed: n.succession.misses})
 }
 
 // openSystem starts the system shard's replica.
