@@ -9,57 +9,212 @@ import (
 	"github.com/latchkey-db/latchkey/shard"
 )
 
-const (
-	// closeInterval is the shortest time between two promises of a shard. All who need
-	// one in between share the next.
-	closeInterval = 2 * time.Millisecond
-)
+// closeInterval is the shortest time between two promises of a shard. All who need one in
+// between share the next.
+const closeInterval = 2 * time.Millisecond
 
 // closer has the leaders of shards promise revisions that somebody waits for in the
-// shards' stores: those of watches over several shards, of which one is idle. A
-// goroutine for a shard runs only while there is something to ask of it.
+// shards' stores: those of watches over several shards, of which one is idle. What is
+// wanted of all the shards that another node leads goes there in one call. A goroutine runs
+// only while there is something to ask.
 type closer struct {
 	r *Router
+	// kick has room for one signal that there is more to ask.
+	kick chan struct{}
 
 	mu sync.Mutex
-	// wants are the revisions asked for, of the shards that have a goroutine; protected
-	// by mu.
-	wants map[*shard.Data]int64
+	// wants are what is asked for by shard, and running says that a goroutine sees to them;
+	// protected by mu.
+	wants   map[*shard.Data]*want
+	running bool
 }
 
-func newCloser(r *Router) *closer { return &closer{r: r, wants: make(map[*shard.Data]int64)} }
+// want is what is asked of one shard. It is protected by the closer's mu.
+type want struct {
+	rev int64
+	// asked is when it was asked for last, and asking says that the answer is not there yet.
+	asked  time.Time
+	asking bool
+}
+
+// asked is one call: the shards that one node leads and the revision that they are to
+// promise.
+type asked struct {
+	rev    int64
+	shards []*shard.Data
+}
+
+func newCloser(r *Router) *closer {
+	return &closer{r: r, kick: make(chan struct{}, 1), wants: make(map[*shard.Data]*want)}
+}
 
 // want asks for a promise of all keys of d up to rev, a revision that was issued. The
 // store of d tells when it has it.
 func (c *closer) want(d *shard.Data, rev int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	wanted, running := c.wants[d]
-	if !running && c.r.running.run(func(ctx context.Context) { c.run(ctx, d) }) != nil {
+	if !c.running && c.r.running.run(c.run) != nil {
 		return // nobody waits any more
 	}
-	c.wants[d] = max(wanted, rev)
+	c.running = true
+	w := c.wants[d]
+	if w == nil {
+		w = &want{}
+		c.wants[d] = w
+		c.wake()
+	}
+	w.rev = max(w.rev, rev)
 }
 
-// run asks until the store of d has what is wanted. What can't be had is asked for
-// again.
-func (c *closer) run(ctx context.Context, d *shard.Data) {
-	pause := time.NewTimer(0)
+func (c *closer) wake() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// run asks until the stores have what is wanted. What can't be had is asked for again.
+func (c *closer) run(ctx context.Context) {
+	pause := time.NewTimer(closeInterval)
 	defer pause.Stop()
-	for stopped := false; ; {
+	for {
 		select {
+		case <-c.kick:
 		case <-pause.C:
 		case <-ctx.Done():
 		}
-		c.mu.Lock()
-		rev := c.wants[d]
-		if ctx.Err() != nil || stopped || d.Store().Resolved() >= rev {
-			delete(c.wants, d)
-			c.mu.Unlock()
+		calls, done := c.due(ctx)
+		if done {
 			return
 		}
-		c.mu.Unlock()
+		for node, a := range calls {
+			if c.r.running.run(func(ctx context.Context) { c.ask(ctx, node, a) }) != nil {
+				return
+			}
+		}
 		pause.Reset(closeInterval)
-		stopped = errors.Is(c.r.promised(ctx, d, rev, nil), shard.ErrStopped)
 	}
+}
+
+// due returns what is to be asked of each node now; 0 stands for this one and for those
+// that are not known. done says that nothing is wanted any more.
+func (c *closer) due(ctx context.Context) (calls map[uint64]*asked, done bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ctx.Err() != nil {
+		clear(c.wants)
+	}
+	now := time.Now()
+	calls = make(map[uint64]*asked)
+	for d, w := range c.wants {
+		switch {
+		case w.asking:
+		case d.Store().Resolved() >= w.rev:
+			delete(c.wants, d)
+		case now.Sub(w.asked) >= closeInterval:
+			w.asking, w.asked = true, now
+			node := c.r.at(d)
+			a := calls[node]
+			if a == nil {
+				a = &asked{}
+				calls[node] = a
+			}
+			a.rev = max(a.rev, w.rev)
+			a.shards = append(a.shards, d)
+		}
+	}
+	if len(c.wants) == 0 {
+		c.running = false
+	}
+	return calls, !c.running
+}
+
+// at returns the other node that leads a shard, 0 where there is none.
+func (r *Router) at(d *shard.Data) uint64 {
+	if r.elsewhere(d) == nil {
+		return 0
+	}
+	return r.leaders.At(d.Replica().ShardID())
+}
+
+// ask asks one node once, and each shard by itself that it did not promise in time.
+func (c *closer) ask(ctx context.Context, node uint64, a *asked) {
+	var promised map[uint64]uint64
+	if node != 0 {
+		promised = c.call(ctx, node, a)
+	}
+	for _, d := range a.shards {
+		index, ok := promised[d.Replica().ShardID()]
+		if ok && d.Replica().Applied() >= index {
+			d.Store().Resolve(a.rev)
+			c.answered(d, nil)
+			continue
+		}
+		finish := func(ctx context.Context) {
+			if !ok {
+				c.answered(d, c.alone(ctx, d, a.rev))
+				return
+			}
+			ctx, cancel := c.r.bounded(ctx)
+			defer cancel()
+			err := d.Replica().AwaitApplied(ctx, index)
+			if err == nil {
+				d.Store().Resolve(a.rev)
+			}
+			c.answered(d, err)
+		}
+		if c.r.running.run(finish) != nil {
+			return
+		}
+	}
+}
+
+// call makes one call for several shards. It is given up when one of them has another
+// leader, since a node that stands still answers nothing.
+func (c *closer) call(ctx context.Context, node uint64, a *asked) map[uint64]uint64 {
+	ctx, cancel := c.r.bounded(ctx)
+	defer cancel()
+	ids := make([]uint64, 0, len(a.shards))
+	var unhook []func() bool
+	defer func() {
+		for _, stop := range unhook {
+			stop()
+		}
+	}()
+	for _, d := range a.shards {
+		ids = append(ids, d.Replica().ShardID())
+		_, over := d.Replica().LeaderUntil()
+		unhook = append(unhook, context.AfterFunc(over, cancel))
+	}
+	promised, err := c.r.leaders.Promise(ctx, node, a.rev, ids)
+	if err != nil {
+		return nil // each is asked by itself
+	}
+	return promised
+}
+
+// alone has one shard promise, wherever its leader is.
+func (c *closer) alone(ctx context.Context, d *shard.Data, rev int64) error {
+	if d.Replica().Serving() != 0 {
+		bounded, cancel := c.r.bounded(ctx)
+		_, err := d.PromiseAll(bounded, rev)
+		cancel()
+		if err == nil {
+			return nil
+		}
+	}
+	return c.r.promised(ctx, d, rev, nil)
+}
+
+// answered notes that a shard may be asked again, unless it has stopped.
+func (c *closer) answered(d *shard.Data, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := c.wants[d]; w != nil {
+		w.asking = false
+		if errors.Is(err, shard.ErrStopped) || d.Store().Resolved() >= w.rev {
+			delete(c.wants, d)
+		}
+	}
+	c.wake()
 }

@@ -41,6 +41,11 @@ type Leaders interface {
 	// Leader returns the leader of a shard as far as this node knows, nil if it is not
 	// known or is this node's own replica.
 	Leader(shardID uint64) Leader
+	// At returns the node that Leader is on, 0 where that is nil.
+	At(shardID uint64) (node uint64)
+	// Promise has a node promise all keys of shards that it leads up to rev, in one call.
+	// It returns, by shard, the indexes of what was promised; the rest is not, or not in time.
+	Promise(ctx context.Context, node uint64, rev int64, shards []uint64) (indexes map[uint64]uint64, err error)
 }
 
 // atLeader calls fn with the leader of d, again while it certainly did nothing, within

@@ -182,8 +182,13 @@ func (m *merged) await() bool {
 	}
 	waits := false
 	for _, p := range m.pieces {
-		if len(p.held) == 0 && !p.feed.await(newest) {
-			waits = true
+		switch {
+		case len(p.held) > 0:
+		case !waits:
+			waits = !p.feed.await(newest)
+		default:
+			// One wake-up will do: by then the others may be as far.
+			p.feed.want(newest)
 		}
 	}
 	return waits

@@ -67,6 +67,8 @@ type Data struct {
 	// roads is how the shard reaches others, nil until Connect.
 	roads   atomic.Pointer[Roads]
 	sweeper *sweeper
+	// resolving is what is promised of all keys.
+	resolving resolving
 	// fence is the fence as of the state that was published last.
 	fence atomic.Pointer[Fence]
 	// shape is the shape as of that state.
@@ -108,6 +110,9 @@ func (h *Host) StartData(c DataConfig) (*Data, error) {
 	d.shape.Store(&shape)
 	d.keeper = newKeeper(d)
 	d.ender = newEnder(d)
+	d.resolving.share.Join = func(a, b int64) int64 { return max(a, b) }
+	d.resolving.share.Ask = d.resolveOnce
+	d.resolving.share.Go = func(fn func(context.Context)) error { return d.replica.goUntilClosed(fn) }
 	d.sweeper = newSweeper(store, h.cfg, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
 	d.attach()
 	d.sweeper.start()

@@ -32,6 +32,8 @@ const (
 	methodFingerprint byte = 27
 	// methodMissed is about a node, and answered by every other.
 	methodMissed byte = 28
+	// methodPromises is about several shards that one node leads.
+	methodPromises byte = 40
 )
 
 // Leaders finds the leaders of data shards on other nodes.
@@ -105,6 +107,38 @@ func (l *Leaders) Leader(shardID uint64) router.Leader {
 		return nil
 	}
 	return &leader{road: road{mesh: l.Mesh, node: node, over: over}, d: d}
+}
+
+// At returns the node that leads a shard, 0 if it is not known or is this one.
+func (l *Leaders) At(shardID uint64) (node uint64) {
+	d := l.Shards[shardID]
+	if d == nil {
+		return 0
+	}
+	known := d.Replica().Leader()
+	if known.ReplicaID == 0 || known.ReplicaID == d.Replica().ReplicaID() {
+		return 0
+	}
+	return l.NodeOf(shardID, known.ReplicaID)
+}
+
+// Promise has a node promise all keys of shards that it leads.
+func (l *Leaders) Promise(ctx context.Context, node uint64, rev int64, shards []uint64) (map[uint64]uint64, error) {
+	request := binary.AppendVarint([]byte{methodPromises}, rev)
+	request = binary.AppendUvarint(request, uint64(len(shards)))
+	for _, id := range shards {
+		request = binary.AppendUvarint(request, id)
+	}
+	r, err := ask(ctx, l.Mesh, node, request)
+	if err != nil {
+		return nil, err
+	}
+	indexes := make(map[uint64]uint64)
+	for range r.count(2) {
+		id := r.uvarint()
+		indexes[id] = r.uvarint()
+	}
+	return indexes, r.done()
 }
 
 // leader is one shard's leader on another node.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/placement"
@@ -37,6 +39,8 @@ func (s *Server) Handle(ctx context.Context, request []byte) (answer []byte) {
 		serve = s.applied
 	case request[0] == methodMissed:
 		serve = s.missed
+	case request[0] == methodPromises:
+		serve = s.promises
 	case request[0] < firstDataMethod:
 		serve = s.system
 	}
@@ -79,6 +83,67 @@ func (s *Server) missed(_ context.Context, _ byte, r *reader) ([]byte, error) {
 	}
 	return appendBool([]byte{codeOK}, s.Missed(node)), nil
 }
+
+// promises has shards that are led here promise all their keys, side by side. What takes
+// more than twice as long as the first is left to be asked for by itself, so that it holds
+// up no other.
+func (s *Server) promises(ctx context.Context, _ byte, r *reader) ([]byte, error) {
+	rev := r.varint()
+	var wanted []*shard.Data
+	for range r.count(1) {
+		if d := s.Shards[r.uvarint()]; d != nil {
+			wanted = append(wanted, d)
+		}
+	}
+	if err := r.done(); err != nil {
+		return nil, err
+	}
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type promised struct {
+		id, index uint64
+		err       error
+	}
+	answers := make(chan promised, len(wanted))
+	for _, d := range wanted {
+		asking.Go(func() {
+			index, err := d.PromiseAll(ctx, rev)
+			answers <- promised{d.Replica().ShardID(), index, err}
+		})
+	}
+	var rest []byte
+	count := uint64(0)
+	began := time.Now()
+	late := time.NewTimer(forEver)
+	defer late.Stop()
+	for range wanted {
+		select {
+		case p := <-answers:
+			if p.err != nil {
+				continue
+			}
+			rest = binary.AppendUvarint(binary.AppendUvarint(rest, p.id), p.index)
+			if count++; count == 1 {
+				late.Reset(max(time.Since(began), promisesLate))
+			}
+			continue
+		case <-late.C:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		break
+	}
+	return append(binary.AppendUvarint([]byte{codeOK}, count), rest...), nil
+}
+
+const (
+	// promisesLate is how much later than the first others may be at least.
+	promisesLate = 5 * time.Millisecond
+	// forEver is longer than any call lasts.
+	forEver = time.Hour
+)
 
 // data answers a call for a data shard. One that comes to a leader before it serves waits
 // for that: the caller would only ask again.

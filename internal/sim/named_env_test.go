@@ -99,8 +99,11 @@ func (p *process) read(tb testing.TB, key, end string) (map[string]*mvccpb.KeyVa
 }
 
 // watchAll watches everything on a node from now on.
-func (c *cluster) watchAll(p *process) *watcher {
-	w := &watcher{c: c, key: []byte{0}, end: []byte{0}, wake: make(chan struct{}, 1), pick: func() *process { return p }}
+func (c *cluster) watchAll(p *process) *watcher { return c.watchSpan(p, "\x00", "\x00") }
+
+// watchSpan watches a span on a node from now on.
+func (c *cluster) watchSpan(p *process, key, end string) *watcher {
+	w := &watcher{c: c, key: []byte(key), end: []byte(end), wake: make(chan struct{}, 1), pick: func() *process { return p }}
 	c.wg.Go(func() { w.run(c.ctx.Done()) })
 	synctest.Wait()
 	return w

@@ -102,15 +102,21 @@ var _ remote.Mesh = mesh{}
 // methodNames are the names by which tests know the methods of data shards (remote/data.go).
 var methodNames = map[byte]string{
 	16: "Write", 17: "Confirm", 18: "Promise", 19: "Raise", 20: "SweepTo", 21: "Renew", 22: "TimeToLive", 23: "AwaitEnded",
-	24: "Register", 25: "Drop",
+	24: "Register", 25: "Drop", promises: "Promises",
 }
 
-// Call makes one call. Behind the method's number comes the shard's id.
+// promises is about several shards.
+const promises = 40
+
+// Call makes one call. Behind the method's number comes the shard's id, where it is for one.
 func (m mesh) Call(ctx context.Context, node uint64, request []byte) (answer []byte, err error) {
 	name := methodNames[request[0]]
 	shardID, n := binary.Uvarint(request[1:])
-	if name == "" || n <= 0 {
+	switch {
+	case name == "" || n <= 0:
 		return nil, fmt.Errorf("sim: a call of method %d", request[0])
+	case request[0] == promises:
+		shardID = 0
 	}
 	arrived, err := m.p.carry(ctx, call{link: link{to: node}, name: name, shard: shardID}, func(ctx context.Context, to *process) error {
 		server := remote.Server{Shards: to.shards}
