@@ -788,6 +788,54 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
+// The hash at a revision is the same before and after compactions up to there, swept or not.
+func TestHashIsOfOneRevision(t *testing.T) {
+	e := memEnv(t)
+	for round := range 3 {
+		for _, key := range []string{"a", "b", "a", "c"} {
+			e.put(key, fmt.Sprint(round))
+		}
+		e.del("a", "")
+		e.del("b", "c")
+	}
+	hash := func(rev int64) (sum, history uint32) {
+		t.Helper()
+		v := e.s.View()
+		defer v.Close()
+		sum, _, at, err := v.HashKV(rev)
+		if err != nil || at != rev {
+			t.Fatalf("HashKV(%d): %d, %v", rev, at, err)
+		}
+		history, _, _, err = v.HashRetained(rev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum, history
+	}
+	before, histories := make(map[int64]uint32), make(map[uint32]bool)
+	for rev := int64(2); rev <= e.s.Rev(); rev++ {
+		var history uint32
+		before[rev], history = hash(rev)
+		histories[history] = true
+	}
+	if len(histories) != len(before) {
+		t.Errorf("%d histories have %d hashes", len(before), len(histories))
+	}
+	for compacted := int64(2); compacted <= e.s.Rev(); compacted++ {
+		if err := e.compact(compacted); err != nil {
+			t.Fatal(err)
+		}
+		for _, sweep := range []func(){func() {}, e.sweepAll} {
+			sweep()
+			for rev := compacted; rev <= e.s.Rev(); rev++ {
+				if sum, _ := hash(rev); sum != before[rev] {
+					t.Errorf("at %d, compacted at %d: %x, before %x", rev, compacted, sum, before[rev])
+				}
+			}
+		}
+	}
+}
+
 func TestHashes(t *testing.T) {
 	a, b := memEnv(t), memEnv(t)
 	for _, e := range []*env{a, b} {

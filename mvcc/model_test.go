@@ -365,14 +365,17 @@ func (x *machine) release(t *rapid.T) {
 	}
 }
 
-func (x *machine) hash(t *rapid.T, rev int64) (sum uint32) {
+// hash returns the hash of the state at rev, and that of the history up to it.
+func (x *machine) hash(t *rapid.T, rev int64) (sums [2]uint32) {
 	x.view(func(v *View, _ *model) {
-		var err error
-		if sum, _, _, err = v.HashKV(rev); err != nil {
-			t.Fatalf("hash: %v", err)
+		for i, hash := range []func(int64) (uint32, int64, int64, error){v.HashKV, v.HashRetained} {
+			var err error
+			if sums[i], _, _, err = hash(rev); err != nil {
+				t.Fatalf("hash: %v", err)
+			}
 		}
 	})
-	return sum
+	return sums
 }
 
 func (x *machine) sweepSome(t *rapid.T) {

@@ -5,6 +5,8 @@ import (
 	"testing/synctest"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/placement"
 )
 
 // another returns a router over the same shards that has answered nobody yet, as that
@@ -79,4 +81,40 @@ func TestShownNumberAfterRestart(t *testing.T) {
 			t.Errorf("%v, %v; %v was shown", r, err, shown.Header)
 		}
 	})
+}
+
+// A compaction at a revision leaves the hash of that revision, on one shard and on several.
+func TestHashAcrossCompaction(t *testing.T) {
+	for _, m := range []placement.Map{one, two} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSystem(t, m, false)
+			defer s.close(t)
+			for range 3 {
+				for _, key := range []string{"a", "z"} {
+					if _, err := s.Put(t.Context(), put(key)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			gone, err := s.DeleteRange(t.Context(), &pb.DeleteRangeRequest{Key: []byte("a")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rev := gone.Header.Revision
+			if _, err := s.Put(t.Context(), put("z")); err != nil {
+				t.Fatal(err)
+			}
+			before, err := s.HashKV(t.Context(), rev)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Compact(t.Context(), &pb.CompactionRequest{Revision: rev, Physical: true}); err != nil {
+				t.Fatal(err)
+			}
+			after, err := s.HashKV(t.Context(), rev)
+			if err != nil || after.Hash != before.Hash || after.CompactRevision != rev {
+				t.Errorf("%v before, %v after, %v", before, after, err)
+			}
+		})
+	}
 }

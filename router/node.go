@@ -56,8 +56,8 @@ func (r *Router) LiveSize() int64 {
 	return size
 }
 
-// HashKV hashes all versions up to rev, 0 for the newest revision, as this node
-// holds them.
+// HashKV hashes the keys as they were at rev, 0 for the newest revision, as this node
+// holds them. A compaction up to rev changes nothing about it.
 func (r *Router) HashKV(ctx context.Context, rev int64) (resp *pb.HashKVResponse, err error) {
 	err = r.hash(ctx, max(rev, 0), func(l *look) error {
 		resp = &pb.HashKVResponse{Header: &pb.ResponseHeader{Revision: l.rev}}

@@ -32,7 +32,7 @@ func (d *Data) Fingerprint(ctx context.Context, rev, floor int64) (Fingerprint, 
 	for {
 		v := d.store.View()
 		v.Forget(floor)
-		sum, floor, rev, err := v.HashKV(rev)
+		sum, floor, rev, err := v.HashRetained(rev)
 		v.Close()
 		if !errors.Is(err, mvcc.ErrReplaced) {
 			return Fingerprint{Rev: rev, Floor: floor, Sum: sum}, err
