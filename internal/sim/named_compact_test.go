@@ -98,7 +98,8 @@ func TestCaughtUpWatchOfAnIdleShard(t *testing.T) {
 		last := int64(0)
 		for range 200 {
 			last = c.node(1).put(t, "a/x", "1")
-			if _, err := c.node(1).router.DeleteRange(t.Context(), &pb.DeleteRangeRequest{Key: []byte("b/none")}); err != nil {
+			nothing := &pb.TxnRequest{Success: []*pb.RequestOp{wrapDelete(&pb.DeleteRangeRequest{Key: []byte("b/none")})}}
+			if _, err := c.node(1).router.Txn(t.Context(), nothing); err != nil {
 				t.Fatal(err)
 			}
 		}

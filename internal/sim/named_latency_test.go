@@ -58,7 +58,7 @@ func (c *cluster) leaseFromAfar() {
 	if err != nil || len(life.Keys) != 4 {
 		t.Fatalf("time to live: %v, %v", life, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, err := p.router.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id}); err != nil {
 		t.Fatalf("revoke: %v", err)

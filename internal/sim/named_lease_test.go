@@ -134,6 +134,8 @@ func TestMarkerSeenThenLeaseUnknown(t *testing.T) {
 			return c.node(2).router.Txn(t.Context(), &pb.TxnRequest{
 				Compare: []*pb.Compare{{Key: []byte("b/marker"), Target: pb.Compare_VERSION, Result: pb.Compare_GREATER, TargetUnion: &pb.Compare_Version{}}},
 				Success: []*pb.RequestOp{wrapPut(&pb.PutRequest{Key: []byte("b/x"), Lease: id})},
+				// What does not write is no command.
+				Failure: []*pb.RequestOp{wrapDelete(&pb.DeleteRangeRequest{Key: []byte("b/none")})},
 			})
 		})
 		time.Sleep(10 * time.Millisecond)
