@@ -13,14 +13,16 @@
 //  1. the interceptors: recovery from panics, metrics, the log of failures,
 //     metadata (client-api-version, hasleader), and for streams the registration
 //     that lets Stop end them;
-//  2. admission (quota.go): a write that would exceed the quota raises the
+//  2. the gate (gate.go): who calls, and whether the call is open to them; what keys they
+//     may use the layer below judges, with the state that it reads or changes;
+//  3. admission (quota.go): a write that would exceed the quota raises the
 //     NOSPACE alarm and is refused, before anything else is looked at;
-//  3. validation (validate.go): what can be judged from the request alone, in
+//  4. validation (validate.go): what can be judged from the request alone, in
 //     the order in which etcd judges it, ending with the size it would have in
 //     etcd's log;
-//  4. the alarms that are raised: CORRUPT refuses every write, NOSPACE those
+//  5. the alarms that are raised: CORRUPT refuses every write, NOSPACE those
 //     that make the store grow;
-//  5. the layer below, unless the caller's context has ended meanwhile.
+//  6. the layer below, unless the caller's context has ended meanwhile.
 //
 // The answer's header gets cluster, member and term (header.go). An error
 // becomes the status that etcd would send (errors.go), and nowhere else is a

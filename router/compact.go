@@ -76,8 +76,8 @@ func (r *Router) compactAll(ctx context.Context, rev int64) (*pb.CompactionRespo
 	return resp, nil
 }
 
-// SweepTo makes all shards that are led here take over the compaction revision of
-// the cluster.
+// SweepTo makes all shards take over the compaction revision of the cluster, whichever
+// nodes lead them.
 func (r *Router) SweepTo(ctx context.Context, rev int64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, d := range r.shards {

@@ -6,6 +6,7 @@
 //
 //	key, lease -> position -> piece of the map -> shard -> its leader
 //
-// A linearizable read is a confirmation at the shard's leader, then the newest
-// state there; a serializable one is the newest state of this node.
+// A linearizable read has the shard's leader, on whichever node, prove that nothing is
+// missing up to an index of its log; then this node's own replica is read, once it has
+// applied that index. A serializable read is what this node knows.
 package router
