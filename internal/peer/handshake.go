@@ -16,7 +16,8 @@ import (
 
 // The handshake comes before anything else on a connection, TLS apart:
 //
-//	caller  preface, opening    whom it wants to reach, who it says it is, a nonce
+//	caller  preface, opening    whom it wants to reach, who it says it is, which versions of the
+//	                            protocol it speaks, a nonce
 //	called  challenge           who it is, a nonce; proved
 //	caller  greeting            its data directory, what the stream is for; proved
 //	called  verdict             its data directory, or why the caller is not let in; proved
@@ -49,7 +50,8 @@ const (
 
 // opening is the first message of a handshake. It is not proved.
 type opening struct {
-	Protocol int `json:"protocol"`
+	// versions are those that the caller speaks.
+	versions
 	// Node is the caller and To the node that is to be reached.
 	Node  uint64 `json:"node"`
 	To    uint64 `json:"to"`
@@ -58,8 +60,10 @@ type opening struct {
 
 // challenge answers an opening.
 type challenge struct {
-	Node  uint64 `json:"node"`
-	Nonce []byte `json:"nonce"`
+	// Protocol is the version that both speak from now on, 0 in a refusal.
+	Protocol int    `json:"protocol,omitempty"`
+	Node     uint64 `json:"node"`
+	Nonce    []byte `json:"nonce"`
 	// Refused is empty for a caller that may go on.
 	Refused RefusalKind `json:"refused,omitempty"`
 	Text    string      `json:"text,omitempty"`
@@ -181,7 +185,7 @@ func (m *Mesh) call(conn net.Conn, g greeting) error {
 	if _, err := conn.Write([]byte(preface)); err != nil {
 		return fmt.Errorf("shake hands: %w", err)
 	}
-	o := opening{Protocol: protocol, Node: m.cfg.Node, To: g.To, Nonce: nonce()}
+	o := opening{versions: spoken, Node: m.cfg.Node, To: g.To, Nonce: nonce()}
 	if err := h.send(&o); err != nil {
 		return err
 	}
@@ -194,6 +198,8 @@ func (m *Mesh) call(conn net.Conn, g greeting) error {
 		return &RefusedError{Node: g.To, Kind: RefusedCluster, Text: anotherToken}
 	case c.Refused != "":
 		return &RefusedError{Node: g.To, Kind: c.Refused, Text: c.Text, Proved: true}
+	case spoken.common(versions{Protocol: c.Protocol}) != c.Protocol || c.Protocol == 0:
+		return fmt.Errorf("%w: it wants to speak version %d", errStream, c.Protocol)
 	case c.Node != g.To:
 		return &RefusedError{Node: g.To, Kind: RefusedOther, Text: wrongNode(g.To, c.Node), Proved: true}
 	}
@@ -226,7 +232,7 @@ func (m *Mesh) answer(conn net.Conn) (*greeting, error) {
 	if err := h.receive(&o); err != nil {
 		return nil, err
 	}
-	c := challenge{Node: m.cfg.Node, Nonce: nonce()}
+	c := challenge{Protocol: spoken.common(o.versions), Node: m.cfg.Node, Nonce: nonce()}
 	refusal := m.judgeOpening(&o)
 	if refusal != nil {
 		c.Refused, c.Text = refusal.Refused, refusal.Text

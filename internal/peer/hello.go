@@ -1,12 +1,46 @@
 package peer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
 
-// protocol is the version of what streams carry.
-const protocol = 2
+// What streams carry has a version. A node speaks all from oldestProtocol to protocol; two
+// nodes speak the newest that both do. So a version may be left behind only when nodes that
+// speak no later one need not be let in any more.
+const (
+	protocol       = 2
+	oldestProtocol = 2
+)
+
+// versions are those of the protocol that a node speaks.
+type versions struct {
+	// Protocol is the newest, and Oldest the oldest; 0 stands for the newest.
+	Protocol int `json:"protocol"`
+	Oldest   int `json:"oldest,omitempty"`
+}
+
+// spoken are the versions that this node speaks.
+var spoken = versions{protocol, oldestProtocol}
+
+// common returns the newest version that both speak, 0 if there is none.
+func (v versions) common(other versions) int {
+	newest := min(v.Protocol, other.Protocol)
+	if newest < v.oldest() || newest < other.oldest() {
+		return 0
+	}
+	return newest
+}
+
+func (v versions) oldest() int { return cmp.Or(v.Oldest, v.Protocol) }
+
+func (v versions) String() string {
+	if v.oldest() == v.Protocol {
+		return fmt.Sprintf("version %d", v.Protocol)
+	}
+	return fmt.Sprintf("versions %d to %d", v.oldest(), v.Protocol)
+}
 
 // purpose says what a stream carries.
 type purpose string
@@ -63,8 +97,8 @@ func refuse(kind RefusalKind, format string, args ...any) *verdict {
 
 // judgeOpening returns why a caller that has proved nothing may not go on, nil if it may.
 func (m *Mesh) judgeOpening(o *opening) *verdict {
-	if o.Protocol != protocol {
-		return refuse(RefusedOther, "it speaks version %d of the protocol between nodes, this node speaks %d", o.Protocol, protocol)
+	if spoken.common(o.versions) == 0 {
+		return refuse(RefusedOther, "it speaks %v of the protocol between nodes, this node speaks %v", o.versions, spoken)
 	}
 	return nil
 }

@@ -331,7 +331,7 @@ func TestUnadmittedAreNotCounted(t *testing.T) {
 func TestHandshakesAreSmall(t *testing.T) {
 	n := start(t, nil)
 	size := func(n int) []byte { return binary.BigEndian.AppendUint32([]byte(preface), uint32(n)) }
-	opened, err := json.Marshal(opening{Protocol: protocol, Node: 1, To: 2, Nonce: nonce()})
+	opened, err := json.Marshal(opening{versions: spoken, Node: 1, To: 2, Nonce: nonce()})
 	if err != nil {
 		t.Fatal(err)
 	}

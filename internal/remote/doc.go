@@ -7,4 +7,13 @@
 // returns shard.ErrNotLeader if it may be repeated, and shard.ErrTimeout if not. So does
 // one that the leader gave up, and a command that failed there for a reason without a name:
 // nothing counts as certainly not applied but what is named so.
+//
+// # Messages that grow
+//
+// Nodes of two versions work side by side while a cluster is upgraded. What is there keeps
+// its number and its place. A new part goes behind the others: who does not know it leaves it
+// alone, and who may miss it may leave it out only if the two speak a version without it (the
+// handshake of package peer). A message whose last part reaches to the end, as that of a
+// command, can't grow: a new method takes its place. A method that a node does not know is
+// answered as malformed, and did nothing.
 package remote

@@ -150,3 +150,20 @@ func TestMissed(t *testing.T) {
 		t.Errorf("lost on the way: %v, %v", got, err)
 	}
 }
+
+// What a later version has added behind a message is left alone.
+func TestMessagesOfALaterVersion(t *testing.T) {
+	s := &Server{Missed: func(node uint64) bool { return node == 7 }}
+	request := binary.AppendUvarint([]byte{methodMissed}, 7)
+	for _, more := range []string{"", "\x05\x00news"} {
+		answer := s.Handle(t.Context(), append(request[:len(request):len(request)], more...))
+		result, err := open(append(answer, more...))
+		if err != nil {
+			t.Fatalf("with %q: %v", more, err)
+		}
+		r := reader{rest: result}
+		if missed := r.bool(); !missed || r.done() != nil {
+			t.Errorf("with %q: %t, %v", more, missed, r.done())
+		}
+	}
+}

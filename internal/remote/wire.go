@@ -105,9 +105,10 @@ func (r *reader) spans() []keys.Span {
 	return list(r, r.atMost(n-1, 2), func() keys.Span { return keys.Span{Start: r.bytes(), End: r.bytes()} })
 }
 
-// done reports an error unless the message has been read whole.
+// done reports an error if a part of the message was missing or malformed. What follows the
+// parts that this version knows is of a later one, and is left alone.
 func (r *reader) done() error {
-	if r.bad || len(r.rest) > 0 {
+	if r.bad {
 		return errMalformed
 	}
 	return nil
