@@ -148,13 +148,13 @@ const (
 // data answers a call for a data shard. One that comes to a leader before it serves waits
 // for that: the caller would only ask again.
 func (s *Server) data(ctx context.Context, method byte, r *reader) ([]byte, error) {
-	d := s.Shards[r.uvarint()]
-	if d == nil {
-		return nil, shard.ErrNotLeader
-	}
 	call, ok := dataCalls[method]
 	if !ok {
 		return nil, fmt.Errorf("%w: method %d", errMalformed, method)
+	}
+	d := s.Shards[r.uvarint()]
+	if d == nil {
+		return nil, shard.ErrNotLeader
 	}
 	run := call(d, r)
 	if err := r.done(); err != nil {

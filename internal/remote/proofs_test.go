@@ -1,0 +1,60 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// proofs says of each call between nodes what its answer rests on. One that rests on nothing
+// but what the asked node believes may decide nothing that a client is told.
+var proofs = map[byte]string{
+	methodSystemPropose: "the log",
+	methodSystemConfirm: "a proof of leadership",
+	methodAsk:           "a proof of leadership in the term of the numbers",
+	methodCarry:         "the log, as its origin applies it",
+	methodConfirm:       "a proof of leadership",
+	methodPromise:       "a proof of leadership",
+	methodRaise:         "the log",
+	methodSweepTo:       "the log",
+	methodRenew:         "a proof of leadership, or the log, in the term of the clock",
+	methodTimeToLive:    "a proof of leadership",
+	methodAwaitEnded:    "a proof of leadership",
+	methodRegister:      "the log",
+	methodDrop:          "the log",
+	methodPromises:      "promises, which hold for ever once they were proved",
+	methodApplied:       "the asked replica alone: who asks hands over a leadership, which Raft decides",
+	methodFingerprint:   "the asked replica alone, which it is about",
+	methodMissed:        "the asked node's belief: who asks stands for election, which Raft decides",
+}
+
+// nobody leads the system shard.
+type nobody struct{}
+
+var _ placement.Leader = nobody{}
+
+func (nobody) Propose(context.Context, shard.Kind, []byte) (any, uint64, error) {
+	return nil, 0, shard.ErrNotLeader
+}
+
+func (nobody) Confirm(context.Context) (uint64, error) { return 0, shard.ErrNotLeader }
+
+func (nobody) Ask(context.Context, int) (shard.Block, error) {
+	return shard.Block{}, shard.ErrNotLeader
+}
+
+// A call without a row was added without saying what its answer rests on.
+func TestWhatAnswersRestOn(t *testing.T) {
+	s := &Server{System: nobody{}}
+	for method := range 256 {
+		_, err := open(s.Handle(t.Context(), []byte{byte(method)}))
+		served := err == nil || !strings.Contains(err.Error(), fmt.Sprintf("method %d", method))
+		if rests := proofs[byte(method)]; served != (rests != "") {
+			t.Errorf("method %d: served %t, its answers rest on %q", method, served, rests)
+		}
+	}
+}
