@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 
@@ -115,7 +116,7 @@ func commonName(ctx context.Context) (name string, ok bool) {
 
 // require checks a call that is not about keys. What only root may do is checked against
 // users and roles that are proved to be the newest; without a leader, where nothing can be
-// proved, against those that this node knows.
+// proved, against those that this node knows, unless it knows that there are newer ones.
 func (g *gate) require(ctx context.Context, needs need) error {
 	users, id, err := g.identify(ctx)
 	if err == nil {
@@ -123,17 +124,23 @@ func (g *gate) require(ctx context.Context, needs need) error {
 	}
 	if err == nil && needs.newest {
 		err = g.prove(ctx, users, needs.holds)
-		if errors.Is(err, shard.ErrTimeout) {
+		if errors.Is(err, errUnproved) {
 			err = nil
 		}
 	}
 	return toStatus(err)
 }
 
+// errUnproved says that nothing tells against users, and that nobody was there to prove them.
+var errUnproved = errors.New("api: users and roles are not proved to be the newest")
+
 // prove checks a call again that users let pass, until they are proved to be the newest.
 func (g *gate) prove(ctx context.Context, users *auth.State, holds func(*auth.State, auth.Identity) error) error {
 	for attempt := 1; ; attempt++ {
 		err := g.users.ProveUsers(ctx, users)
+		if errors.Is(err, shard.ErrTimeout) {
+			return fmt.Errorf("%w: %w", errUnproved, err)
+		}
 		if !errors.Is(err, router.ErrOutdated) || attempt == maxChecks {
 			return err
 		}

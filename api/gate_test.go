@@ -320,6 +320,22 @@ func TestWatchWithoutAProof(t *testing.T) {
 	wantStatus(t, err, codes.Unavailable, "etcdserver: request timed out")
 }
 
+// A node that knows that there are newer users, and reaches nobody who would tell it of them,
+// does nothing by those that it knows.
+func TestRootKnownToBeOutdated(t *testing.T) {
+	r := start(t, nil)
+	r.enableUsers(t)
+	root := metadata.AppendToOutgoingContext(t.Context(), "token", r.token(t, "root"))
+	r.set(func() {
+		r.proving = func(context.Context, *auth.State) error { return router.ErrOutdated }
+		r.unconfirmed = shard.ErrTimeout
+	})
+	stream, err := r.maintenance.Snapshot(root, &pb.SnapshotRequest{})
+	check(t, err)
+	_, err = stream.Recv()
+	wantStatus(t, err, codes.Unavailable, "etcdserver: request timed out")
+}
+
 // Whoever has lost the root role can do nothing with it, on a node either that has not heard
 // of that. Without a leader a node goes by what it knows.
 func TestRootIsProved(t *testing.T) {

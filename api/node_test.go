@@ -74,8 +74,10 @@ type node struct {
 	// blind has all ranges fail.
 	blind atomic.Bool
 	// proving, if set, answers ProveUsers, and confirming runs before users are confirmed.
-	proving    func(context.Context, *auth.State) error
-	confirming func()
+	// unconfirmed, if set, is why they can't be.
+	proving     func(context.Context, *auth.State) error
+	confirming  func()
+	unconfirmed error
 	// calls counts the calls that reached the store or the leases.
 	calls atomic.Int64
 }
@@ -291,8 +293,11 @@ func (n *node) ProveUsers(ctx context.Context, users *auth.State) error {
 
 func (n *node) ConfirmUsers(ctx context.Context) (*auth.State, error) {
 	n.mu.Lock()
-	confirming := n.confirming
+	confirming, unconfirmed := n.confirming, n.unconfirmed
 	n.mu.Unlock()
+	if unconfirmed != nil {
+		return nil, unconfirmed
+	}
 	if confirming != nil {
 		confirming()
 	}

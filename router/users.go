@@ -50,14 +50,17 @@ func (r *Router) Users(ctx context.Context) (*auth.State, error) {
 // ProveUsers proves that no change was acknowledged before the call which users, that this
 // node has handed out, lack: all data shards were fenced before that, so that one that is
 // confirmed tells. ErrOutdated says that there was one. Where users are not checked nothing is
-// proved, and only what this node knows is looked at.
+// proved, and only what this node knows is looked at; so it is where nothing can be proved,
+// before that is said.
 func (r *Router) ProveUsers(ctx context.Context, users *auth.State) error {
+	var unproved error
 	if users.Enabled {
-		if err := r.confirm(ctx, r.ledShard()); err != nil {
-			return err
-		}
+		unproved = r.confirm(ctx, r.ledShard())
 	}
-	return r.unchanged(access{users: users})
+	if err := r.unchanged(access{users: users}); err != nil {
+		return err
+	}
+	return unproved
 }
 
 // ledShard returns a shard that this node knows to have a leader, any if there is none.

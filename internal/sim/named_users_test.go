@@ -164,6 +164,12 @@ func TestUsersAreProved(t *testing.T) {
 		if now, err := three.router.Users(t.Context()); err != nil || now != users {
 			t.Fatalf("node 3 has heard of the change (%v); the run shows nothing", err)
 		}
+		// What it knows needs no leader.
+		c.net.sever(around(3)...)
+		time.Sleep(5 * time.Second)
+		if err := three.router.ProveUsers(t.Context(), users); !errors.Is(err, router.ErrOutdated) {
+			t.Errorf("users that have changed since, without a leader: %v", err)
+		}
 	})
 }
 
