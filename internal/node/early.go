@@ -43,7 +43,7 @@ func (n *Node) awaitEarly(ctx context.Context, o *Options) error {
 		case <-t.C:
 		}
 		state := n.cluster.State()
-		if state.Cluster.ID == 0 {
+		if !n.joined(state) {
 			continue
 		}
 		if err := n.openData(state); err != nil {
@@ -55,6 +55,13 @@ func (n *Node) awaitEarly(ctx context.Context, o *Options) error {
 		n.log.Warn("serving what this node holds, without a quorum of the cluster's nodes")
 		return n.serve()
 	}
+}
+
+// joined reports whether this node has been a member with this data directory: another one
+// must not take part in the data shards before the others have judged it.
+func (n *Node) joined(state *placement.State) bool {
+	id := n.dir.Identity()
+	return state.Cluster.ID != 0 && state.Nodes[id.NodeID].Instance == id.Instance
 }
 
 // openData starts the data shards' replicas, unless they run, and answers the calls of

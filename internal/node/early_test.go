@@ -18,7 +18,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/latchkey-db/latchkey/internal/config"
+	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/freeport"
+	"github.com/latchkey-db/latchkey/placement"
 )
 
 // answers waits until a URL answers with a status, and returns the body.
@@ -72,6 +74,33 @@ func TestProbesBeforeTheFirstQuorum(t *testing.T) {
 	close(stop)
 	if err := <-ended; !errors.Is(err, ErrStopped) {
 		t.Error(err)
+	}
+}
+
+// Only a node that was a member with the data directory that it has serves before the others
+// have judged it: one that lost its directory may not take part in the shards' logs again.
+func TestEarlyIsForMembers(t *testing.T) {
+	const self = 7
+	dir, err := datadir.Open(datadir.Config{FS: vfs.NewMem(), Path: "/n", New: datadir.Identity{NodeID: self}})
+	check(t, err)
+	defer func() { check(t, dir.Close()) }()
+	n := &Node{dir: dir}
+	for _, test := range []struct {
+		name     string
+		cluster  uint64
+		instance string
+		want     bool
+	}{
+		{"no cluster yet", 0, "", false},
+		{"not announced yet", 1, "", false},
+		{"another directory", 1, "another", false},
+		{"a member", 1, dir.Identity().Instance, true},
+	} {
+		state := &placement.State{Nodes: map[uint64]placement.NodeRecord{self: {ID: self, Instance: test.instance}}}
+		state.Cluster.ID = test.cluster
+		if got := n.joined(state); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
+		}
 	}
 }
 

@@ -421,10 +421,10 @@ func (n *Node) serve() error {
 	if n.serving {
 		return nil
 	}
-	n.serving = true
 	if err := n.probes.become(n.server); err != nil {
 		return err
 	}
+	n.serving = true
 	var serving sync.WaitGroup
 	for _, l := range n.listeners {
 		if l.traffic == api.MetricsTraffic {
