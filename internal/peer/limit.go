@@ -11,13 +11,16 @@ import (
 const maxUnproved = 128
 
 // unproved holds the connections of those who have not shown yet that they know the
-// cluster's secret. Where there are too many the oldest is closed: nodes are quick, and who
-// holds connections for nothing keeps nobody out.
+// cluster's secret. Where there are too many the oldest of the host that has most is closed:
+// nodes are quick, and who holds connections for nothing, or opens many, keeps nobody out who
+// comes from elsewhere.
 type unproved struct {
 	mu sync.Mutex
 	// order holds them, oldest first, and at where each is; protected by mu.
 	order *list.List
 	at    map[net.Conn]*list.Element
+	// closed says that no more are let in; protected by mu.
+	closed bool
 }
 
 func newUnproved() *unproved {
@@ -28,10 +31,39 @@ func newUnproved() *unproved {
 func (u *unproved) add(c net.Conn) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.closed {
+		_ = c.Close() // whoever serves finds out
+		return
+	}
 	u.at[c] = u.order.PushBack(c)
 	if u.order.Len() > maxUnproved {
-		u.closeLocked(u.order.Front())
+		u.closeLocked(u.crowdLocked())
 	}
+}
+
+// crowdLocked returns the oldest connection of the host that has most. u.mu must be held.
+func (u *unproved) crowdLocked() (oldest *list.Element) {
+	count := make(map[string]int)
+	for c := range u.at {
+		count[hostOf(c)]++
+	}
+	most := 0
+	for e := u.order.Front(); e != nil; e = e.Next() {
+		if c, ok := e.Value.(net.Conn); ok && count[hostOf(c)] > most {
+			oldest, most = e, count[hostOf(c)]
+		}
+	}
+	return oldest
+}
+
+// hostOf returns where a connection comes from, "" where that is not known.
+func hostOf(c net.Conn) string {
+	if a := c.RemoteAddr(); a != nil {
+		if host, _, err := net.SplitHostPort(a.String()); err == nil {
+			return host
+		}
+	}
+	return ""
 }
 
 // done forgets a connection whose handshake is over, or that of TLS on it.
@@ -47,10 +79,11 @@ func (u *unproved) done(c net.Conn) {
 	}
 }
 
-// closeAll ends all handshakes.
+// closeAll ends all handshakes, and those that begin from now on.
 func (u *unproved) closeAll() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.closed = true
 	for u.order.Len() > 0 {
 		u.closeLocked(u.order.Front())
 	}
