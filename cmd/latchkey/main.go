@@ -61,8 +61,13 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 func fail(stderr io.Writer, err error) int {
 	_, _ = fmt.Fprintf(stderr, "latchkey: %v\n", err)
 	var usage *config.UsageError
-	if errors.As(err, &usage) || errors.Is(err, node.ErrListen) || errors.Is(err, datadir.ErrLogShards) || errors.Is(err, datadir.ErrNew) {
+	if errors.As(err, &usage) {
 		return exitUsage
+	}
+	for _, unfit := range []error{node.ErrListen, datadir.ErrLogShards, datadir.ErrNew, datadir.ErrEtcd} {
+		if errors.Is(err, unfit) {
+			return exitUsage
+		}
 	}
 	return exitFailed
 }

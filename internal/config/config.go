@@ -14,6 +14,9 @@ type Config struct {
 	Name string
 	// DataDir is the directory that the node keeps everything in.
 	DataDir string
+	// EtcdDataDir is where etcd would keep its data, given what this node was told; empty
+	// where that is DataDir.
+	EtcdDataDir string
 
 	// ListenClientURLs are where clients are served, ListenPeerURLs where nodes
 	// are. Their hosts are addresses or "localhost".

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -39,7 +38,9 @@ func (c *Config) finish(made map[string]string) error {
 	if c.Name == "" {
 		return errors.New("--name is empty")
 	}
-	c.DataDir = cmp.Or(c.DataDir, c.Name+".latchkey")
+	if c.DataDir == "" {
+		c.DataDir, c.EtcdDataDir = c.Name+".latchkey", c.Name+".etcd"
+	}
 	if err := c.finishSplits(); err != nil {
 		return err
 	}

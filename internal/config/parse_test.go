@@ -32,6 +32,7 @@ func TestDefaults(t *testing.T) {
 	want := &Config{
 		Name:                 "default",
 		DataDir:              "default.latchkey",
+		EtcdDataDir:          "default.etcd",
 		ListenClientURLs:     mustURLs("http://localhost:2379"),
 		ListenPeerURLs:       mustURLs("http://localhost:2380"),
 		AdvertiseClientURLs:  mustURLs("http://localhost:2379"),

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -36,6 +37,10 @@ const (
 	stateDir     = "state"
 )
 
+// etcdParts are what etcd keeps below a data directory: its state, and its log unless
+// that is kept elsewhere.
+var etcdParts = []string{"member/snap", "member/wal"}
+
 var (
 	// ErrInUse is returned when another process uses the directory.
 	ErrInUse = errors.New("data directory is in use by another process")
@@ -46,6 +51,8 @@ var (
 	ErrTorn = errors.New("data directory is not whole")
 	// ErrNew is returned when there is no node in the directory, and there must be one.
 	ErrNew = errors.New("data directory holds no node")
+	// ErrEtcd is returned where a node would be made although etcd's data are there.
+	ErrEtcd = errors.New("data directory is etcd's")
 	// ErrFormat is returned for a directory that this program can't read.
 	ErrFormat = errors.New("data directory has an unknown format")
 )
@@ -91,6 +98,9 @@ type Config struct {
 	New Identity
 	// MustExist refuses a directory without a node.
 	MustExist bool
+	// Former, unless empty, is where etcd would have kept the data of this node: with
+	// etcd's data there no node is made, nor with etcd's data in Path.
+	Former string
 	// LogShards, unless 0, was asked for explicitly.
 	LogShards uint64
 }
@@ -105,6 +115,9 @@ type Dir struct {
 
 // Open takes the directory into use, making it if there is none.
 func Open(c Config) (*Dir, error) {
+	if err := refuseEtcd(c); err != nil {
+		return nil, err
+	}
 	if err := makeDurably(c.FS, c.Path); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
@@ -117,6 +130,34 @@ func Open(c Config) (*Dir, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return d, nil
+}
+
+// refuseEtcd refuses to make a node where etcd kept one: it would be empty, and so would
+// a cluster of such nodes be that took the place of etcd's. Nothing is changed. A node
+// that has been made stays one, whatever lies beside it.
+func refuseEtcd(c Config) error {
+	d := &Dir{fs: c.FS, path: c.Path}
+	if _, err := d.read(); err != nil || d.id.Whole {
+		return nil //nolint:nilerr // open says what is wrong
+	}
+	for _, dir := range []string{c.Path, c.Former} {
+		if dir == "" {
+			continue
+		}
+		for _, part := range etcdParts {
+			path := c.FS.PathJoin(dir, part)
+			_, err := c.FS.Stat(path)
+			if err == nil {
+				return fmt.Errorf("%w: there is %s, which this program can't read, and no empty node is made in its place; "+
+					"start a new cluster with another --data-dir and other ports, and copy the keys while both run "+
+					"(etcdctl make-mirror, see docs/migration.md)", ErrEtcd, path)
+			}
+			if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+				return fmt.Errorf("look for etcd's data: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // makeDurably makes a directory, and those above it, such that they are there

@@ -94,6 +94,45 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// No node is made where etcd's data are, and nothing is touched there.
+func TestEtcdsData(t *testing.T) {
+	for _, tc := range []struct{ part, path, former string }{
+		{"data/member/snap/db", "data", ""},
+		{"data/member/wal/0.wal", "data", "elsewhere"},
+		{"n1.etcd/member/snap/db", "n1.latchkey", "n1.etcd"},
+	} {
+		fs := vfs.NewMem()
+		if err := errors.Join(fs.MkdirAll(fs.PathDir(tc.part), 0o700), write(fs, tc.part, "etcd")); err != nil {
+			t.Fatal(err)
+		}
+		before := fs.String()
+		c := configOn(fs)
+		c.Path, c.Former = tc.path, tc.former
+		for range 2 {
+			_, err := Open(c)
+			if !errors.Is(err, ErrEtcd) || !strings.Contains(err.Error(), fs.PathDir(tc.part)) || !strings.Contains(err.Error(), "make-mirror") {
+				t.Errorf("%s: %v, want a refusal that says how to move", tc.part, err)
+			}
+		}
+		if after := fs.String(); after != before {
+			t.Errorf("%s: the refusal changed files:\n%s\nbefore:\n%s", tc.part, after, before)
+		}
+		// Elsewhere, asked for by name, it starts.
+		c.Path, c.Former = "other", ""
+		closed(t, open(t, c))
+	}
+}
+
+// What is a node already stays one, with etcd's data beside it.
+func TestNodeBesideEtcdsData(t *testing.T) {
+	fs := vfs.NewMem()
+	closed(t, open(t, configOn(fs)))
+	if err := errors.Join(fs.MkdirAll("data/member/snap", 0o700), write(fs, "data/member/snap/db", "etcd")); err != nil {
+		t.Fatal(err)
+	}
+	closed(t, open(t, configOn(fs)))
+}
+
 func TestInUse(t *testing.T) {
 	fs := vfs.NewMem()
 	d := open(t, configOn(fs))

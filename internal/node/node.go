@@ -198,7 +198,7 @@ func (n *Node) openDir(o *Options) error {
 	var err error
 	n.dir, err = datadir.Open(datadir.Config{
 		FS: o.StateFS, Path: o.Config.DataDir, LogShards: uint64(o.Config.LogShards),
-		MustExist: o.Config.ClusterState == config.ExistingCluster,
+		MustExist: o.Config.ClusterState == config.ExistingCluster, Former: o.Config.EtcdDataDir,
 		New: datadir.Identity{
 			NodeID:       memberID(sortedURLs(self), o.Config.ClusterToken),
 			DeploymentID: deploymentID(o.Config.ClusterToken),
