@@ -2,7 +2,7 @@
 // file into the Config of a node.
 //
 // One table (options.go) lists every setting: its name, its value, its help text
-// and, where a setting is known but does nothing, the reason. Parsing, the
+// and, where a setting is known but does nothing or can't be done, the reason. Parsing, the
 // environment, the file, the help text and the tests all go by that table.
 //
 // Names and defaults are etcd's wherever the thing exists in etcd, so that an

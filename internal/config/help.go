@@ -18,14 +18,19 @@ ETCD_DATA_DIR for --data-dir. A flag comes before the environment, and
 LATCHKEY_ before ETCD_.
 `
 
-const helpIdle = `Accepted from etcd's command lines, without effect and with a warning:
+const helpIdle = `Accepted from etcd's command lines, without effect, and with a warning
+where a value asks for something:
+`
+
+const helpAbsent = `Known from etcd, but what they ask for can't be done, so that a node does not
+start with them:
 `
 
 // WriteHelp writes the help text, in the table's groups.
 func WriteHelp(w io.Writer) error {
 	var b bytes.Buffer
 	b.WriteString(helpIntro)
-	var idle []string
+	var idle, absent []string
 	for _, g := range newConfig().groups() {
 		title := "\n" + g.title + ":\n"
 		for _, o := range g.options {
@@ -33,6 +38,8 @@ func WriteHelp(w io.Writer) error {
 			case o.fileOnly || g.title == obsolete:
 			case o.idle != "":
 				idle = append(idle, "--"+o.name)
+			case o.absent != "":
+				absent = append(absent, "--"+o.name)
 			default:
 				b.WriteString(title)
 				title = ""
@@ -42,6 +49,8 @@ func WriteHelp(w io.Writer) error {
 	}
 	b.WriteString("\n" + helpIdle)
 	writeLines(&b, "  ", idle)
+	b.WriteString("\n" + helpAbsent)
+	writeLines(&b, "  ", absent)
 	if _, err := w.Write(b.Bytes()); err != nil {
 		return fmt.Errorf("write help: %w", err)
 	}

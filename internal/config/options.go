@@ -1,7 +1,9 @@
 package config
 
 import (
+	"encoding/json"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -13,8 +15,16 @@ type option struct {
 	// help says what the setting does, without a full stop.
 	help string
 	// idle says why the setting does nothing; empty for one that does something.
-	// Making an idle setting earns its maker one warning.
+	// A value that asks for something earns its maker one warning.
 	idle string
+	// absent says why a node can't start with a value that asks for something: the
+	// setting decides who belongs together or what is kept, and nothing here can do that.
+	absent string
+	// asks reports whether a value, in the option's own form, asks for something; nil for
+	// whether it is not the default.
+	asks func(string) bool
+	// normal is the value's text before anything was set.
+	normal string
 	// key is the setting's key in a configuration file, with dots between levels.
 	// Empty: the name. noKey: files can't make the setting.
 	key string
@@ -41,7 +51,7 @@ const (
 	idleBackend   = "the store of etcd that it tunes is not used here"
 	idleLog       = "the Raft log lies in the data directory and is trimmed without it"
 	idleDials     = "the gateway needs no certificate to call its own server"
-	idleDiscovery = "this version finds no nodes by discovery"
+	idleDiscovery = "it is about discovery, by which this version finds no nodes"
 	idleTracing   = "this version sends no traces"
 	idleMembers   = "this version's clusters keep the nodes that they are made with"
 	idleDeadPeers = "connections between nodes are given up by --election-timeout"
@@ -49,7 +59,35 @@ const (
 	idleAlways    = "it is always so here"
 	idleRotation  = "log files are left to the tools of the system"
 	idleGone      = "it is obsolete and has long been ignored by etcd"
+	idleProxy     = "it is about etcd's old proxy"
 )
+
+// Reasons of settings that stop the start.
+const (
+	absentDiscovery = "this version finds no nodes by discovery, and nodes that each start alone would be clusters of their own; name all of them in --initial-cluster"
+	absentProxy     = "this program is no proxy; clients reach any node by themselves"
+	absentForce     = "this version can't make a cluster out of one of its nodes; start a majority of the nodes with their data directories"
+	absentNoFsync   = "what is acknowledged is always synced here, and that can't be switched off; leave the setting out"
+)
+
+// never is option.asks of a setting that asks for nothing by itself.
+func never(string) bool { return false }
+
+// asksProxy reports whether etcd's old proxy is asked for; YAML takes a bare off for false.
+func asksProxy(mode string) bool { return !slices.Contains([]string{"", "off", "false"}, mode) }
+
+// asksDiscovery reports whether the section of a file names a place to ask.
+func asksDiscovery(section string) bool {
+	var d struct {
+		Token     string   `json:"token"`
+		Endpoints []string `json:"endpoints"`
+		Client    struct {
+			Endpoints []string `json:"endpoints"`
+		} `json:"client"`
+	}
+	err := json.Unmarshal([]byte(section), &d)
+	return section != "" && (err != nil || d.Token != "" || len(d.Endpoints)+len(d.Client.Endpoints) > 0)
+}
 
 // groups returns the table of settings, bound to c.
 func (c *Config) groups() []group {
@@ -123,12 +161,12 @@ func (c *Config) clusterOptions() []option {
 		{name: "strict-reconfig-check", value: unreadToggle(true), idle: idleMembers},
 		{name: "pre-vote", value: unreadToggle(true), idle: idleAlways},
 		{name: "max-learners", value: unreadNumber(1, math.MaxInt), idle: idleMembers},
-		{name: "discovery-config", fileOnly: true, value: unreadText(""), idle: idleDiscovery},
-		{name: "discovery-srv", value: unreadText(""), idle: idleDiscovery},
-		{name: "discovery-srv-name", value: unreadText(""), idle: idleDiscovery},
-		{name: "discovery-fallback", value: unreadChoice("exit"), idle: idleDiscovery},
-		{name: "discovery-endpoints", value: unreadText(""), key: noKey, idle: idleDiscovery},
-		{name: "discovery-token", value: unreadText(""), key: noKey, idle: idleDiscovery},
+		{name: "discovery-config", fileOnly: true, value: unreadText(""), absent: absentDiscovery, asks: asksDiscovery},
+		{name: "discovery-srv", value: unreadText(""), absent: absentDiscovery},
+		{name: "discovery-srv-name", value: unreadText(""), absent: absentDiscovery},
+		{name: "discovery-fallback", value: unreadChoice("exit", "proxy"), idle: idleDiscovery, asks: never},
+		{name: "discovery-endpoints", value: unreadText(""), absent: absentDiscovery},
+		{name: "discovery-token", value: unreadText(""), absent: absentDiscovery},
 		{name: "discovery-dial-timeout", value: unreadDuration(2 * time.Second), key: noKey, idle: idleDiscovery},
 		{name: "discovery-request-timeout", value: unreadDuration(5 * time.Second), key: noKey, idle: idleDiscovery},
 		{name: "discovery-keepalive-time", value: unreadDuration(2 * time.Second), key: noKey, idle: idleDiscovery},
@@ -216,19 +254,31 @@ func tuningOptions() []option {
 
 func unsafeOptions() []option {
 	return []option{
-		{name: "force-new-cluster", value: unreadToggle(false), idle: idleMembers},
-		{name: "unsafe-no-fsync", value: unreadToggle(false), idle: "what is acknowledged is always synced here"},
+		{name: "force-new-cluster", value: unreadToggle(false), absent: absentForce},
+		{name: "unsafe-no-fsync", value: unreadToggle(false), absent: absentNoFsync},
 	}
 }
 
+// obsoleteOptions are those of earlier etcds; files written for these, etcd's own sample
+// among them, still have them.
 func obsoleteOptions() []option {
-	var all []option
+	all := []option{
+		{name: "discovery", value: unreadText(""), absent: absentDiscovery},
+		{name: "discovery-proxy", value: unreadText(""), absent: absentDiscovery},
+		{name: "proxy", value: unreadText("off"), absent: absentProxy, asks: asksProxy},
+		{name: "proxy-failure-wait", value: unreadNumber(5000, math.MaxInt), idle: idleProxy},
+		{name: "proxy-refresh-interval", value: unreadNumber(30000, math.MaxInt), idle: idleProxy},
+		{name: "proxy-dial-timeout", value: unreadNumber(1000, math.MaxInt), idle: idleProxy},
+		{name: "proxy-write-timeout", value: unreadNumber(5000, math.MaxInt), idle: idleProxy},
+		{name: "proxy-read-timeout", value: unreadNumber(0, math.MaxInt), idle: idleProxy},
+		{name: "enable-v2", value: unreadToggle(false), idle: "there is no v2 store here"},
+	}
 	for _, name := range []string{
 		"cluster-active-size", "cluster-remove-delay", "cluster-sync-interval", "config", "force",
 		"max-result-buffer", "max-retry-attempts", "peer-heartbeat-interval", "peer-election-timeout",
 		"retry-interval", "snapshot", "v", "vv", "test.coverprofile", "test.outputdir",
 	} {
-		all = append(all, option{name: name, value: anything{}, key: noKey, idle: idleGone})
+		all = append(all, option{name: name, value: &anything{}, key: noKey, idle: idleGone})
 	}
 	return all
 }

@@ -65,6 +65,7 @@ func newParser(c *Config) *parser {
 	p := &parser{config: c, byName: map[string]*option{}, made: map[string]string{}}
 	for _, g := range c.groups() {
 		for _, o := range g.options {
+			o.normal = o.value.String()
 			p.options = append(p.options, &o)
 			p.byName[o.name] = &o
 		}
@@ -219,16 +220,30 @@ func (p *parser) environment(env map[string]string) error {
 	return nil
 }
 
+// demanding reports whether the option's value asks for something.
+func (o *option) demanding() bool {
+	text := o.value.String()
+	if o.asks != nil {
+		return o.asks(text)
+	}
+	return text != o.normal
+}
+
 // finish checks the whole and collects the warnings.
 func (p *parser) finish() error {
-	if err := p.config.finish(p.made); err != nil {
-		return err
-	}
 	var warnings []Warning
 	for _, o := range p.options {
-		if setting, made := p.made[o.name]; made && o.idle != "" {
+		setting, made := p.made[o.name]
+		switch {
+		case !made || o.help != "" || !o.demanding():
+		case o.absent != "":
+			return fmt.Errorf("%s can't be done: %s", setting, o.absent)
+		default:
 			warnings = append(warnings, Warning{Setting: setting, Text: "has no effect: " + o.idle})
 		}
+	}
+	if err := p.config.finish(p.made); err != nil {
+		return err
 	}
 	p.config.Warnings = slices.Concat(warnings, p.config.Warnings, p.strange)
 	return nil

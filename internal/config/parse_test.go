@@ -235,7 +235,11 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"--log-format=xml"}, `must be "json" or "console"`},
 		{[]string{"--log-outputs=stdout,"}, "words separated by commas"},
 		{[]string{"--log-shards=257"}, "whole number from 0 to 256"},
-		{[]string{"--discovery-fallback=proxy"}, `must be "exit"`},
+		{[]string{"--discovery-fallback=none"}, `must be "exit" or "proxy"`},
+		{[]string{"--discovery-srv=example.com", "--name=b"}, "--discovery-srv can't be done: this version finds no nodes"},
+		{[]string{"--discovery-token=a", "--discovery-endpoints=b"}, "can't be done"},
+		{[]string{"--discovery=https://discovery.example/1"}, "--discovery can't be done"},
+		{[]string{"--force-new-cluster"}, "--force-new-cluster can't be done"},
 		{[]string{"--tls-min-version=TLS1.1"}, `must be "TLS1.2" or "TLS1.3"`},
 		{[]string{"--config-file=/nonexistent/x"}, "read configuration file: open /nonexistent/x"},
 	} {
@@ -306,7 +310,11 @@ client-transport-security:
   cert-file: a.pem
   client-cert-auth: false
 discovery-config:
-  token: x
+  client:
+    endpoints: []
+    dial-timeout: 5000000000
+  token: ''
+discovery-fallback: proxy
 experimental-thing: true
 `)
 	c := parse(t, []string{"ETCD_CONFIG_FILE=/nonexistent", "LATCHKEY_CONFIG_FILE=" + path, "LATCHKEY_NAME=ignored", "ETCD_OTHER=1"},
@@ -321,7 +329,7 @@ experimental-thing: true
 		settings = append(settings, w.Setting)
 	}
 	want := []string{
-		"discovery-config", "client-transport-security.cert-file", "experimental-thing", "--config-file",
+		"client-transport-security.cert-file", "experimental-thing", "--config-file",
 	}
 	if diff := cmp.Diff(want, settings); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)

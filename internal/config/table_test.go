@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -63,13 +64,19 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s is there twice", o.name)
 		}
 		seen[o.name] = true
-		if (o.help == "") == (o.idle == "") {
-			t.Errorf("%s needs either a help text or a reason why it does nothing", o.name)
+		reasons := 0
+		for _, s := range []string{o.help, o.idle, o.absent} {
+			if s != "" {
+				reasons++
+			}
+		}
+		if reasons != 1 {
+			t.Errorf("%s needs one of a help text, a reason why it does nothing and one why it stops the start", o.name)
 		}
 		if o.fileOnly && (o.flagOnly || o.key == noKey) {
 			t.Errorf("%s can't be set", o.name)
 		}
-		for _, s := range []string{o.help, o.idle} {
+		for _, s := range []string{o.help, o.idle, o.absent} {
 			if strings.HasSuffix(s, ".") || strings.Contains(s, "\n") {
 				t.Errorf("%s: %q ends in a full stop or has a line break", o.name, s)
 			}
@@ -77,56 +84,87 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// sample returns a text that the option takes.
+// sample returns a text that the option takes; for one that does nothing, or stops the
+// start, one that asks for something, and "" where no value does.
 func sample(o *option) string {
-	if s := o.value.String(); s != "" && s != "false" {
+	if s := o.value.String(); o.help != "" && s != "" && s != "false" {
 		return s
 	}
-	for _, s := range []string{"true", "1", "1s", "a", "http://127.0.0.1:1", "TLS1.2", "TLS_AES_128_GCM_SHA256", "CompactHashCheck=true"} {
-		if o.value.set(s) == nil {
+	for _, s := range []string{
+		"true", "false", "7", "7s", "a", "on", "proxy", "http://127.0.0.1:1", "TLS1.2", "TLS_AES_128_GCM_SHA256", "CompactHashCheck=true",
+		`{"token":"a"}`, `{"client":{"endpoints":["a"]}}`,
+	} {
+		if o.value.set(s) == nil && (o.help != "" || o.demanding()) {
 			return s
 		}
 	}
 	return ""
 }
 
+// asksNothing are settings that do nothing and of which no value asks for anything.
+var asksNothing = map[string]bool{"logger": true, "discovery-fallback": true}
+
 // needsTLS are settings that do nothing for URLs without TLS, as the default is.
 var needsTLS = map[string]bool{"cert-file": true, "key-file": true, "client-cert-auth": true}
 
-// Each setting, made alone, earns one warning if it does nothing, else none, on
-// the command line, in the environment and in a file.
+// Each setting, made alone, earns one warning if it asks for what has no effect here, and
+// stops the start if it asks for what decides who belongs together or what is kept; else
+// it does neither: on the command line, in the environment and in a file.
 func TestOneWarningEach(t *testing.T) {
 	for _, o := range newParser(newConfig()).options {
 		switch o.name {
 		case "config-file", "version", "help", "initial-splits", "initial-cluster":
 			continue // lead elsewhere than to a Config, or need another setting
 		}
-		s := sample(o)
-		if s == "" {
-			t.Errorf("no sample for %s", o.name)
-			continue
+		if o.help == "" {
+			made(t, o, o.normal, 0)
+			if o.value.kind() != kindSwitch {
+				made(t, o, "", 0) // a key without a value
+			}
 		}
-		want := 0
+		s, want := sample(o), 0
 		if o.idle != "" || needsTLS[o.name] {
 			want = 1
 		}
-		var with []string // what must be set with o
-		if o.name == "listen-client-urls" {
-			with = []string{"--advertise-client-urls=" + s}
+		if (s == "") != asksNothing[o.name] {
+			t.Errorf("sample for %s: %q", o.name, s)
 		}
-		if !o.fileOnly {
-			for _, dashes := range []string{"--", "-"} {
-				checkWarnings(t, want, "--"+o.name, append([]string{dashes + o.name + "=" + s}, with...), nil)
-			}
-			for _, prefix := range envPrefixes {
-				name := envName(prefix, o.name)
-				checkWarnings(t, want, name, with, []string{name + "=" + s})
-			}
+		if s != "" {
+			made(t, o, s, want)
 		}
-		if o.key != noKey && with == nil {
-			path := writeFile(t, fileWith(t, o, s))
-			checkWarnings(t, want, cmp.Or(o.key, o.name), []string{"--config-file", path}, nil)
+	}
+}
+
+// made checks how many warnings the option earns with a value.
+func made(t *testing.T, o *option, s string, want int) {
+	t.Helper()
+	var with []string // what must be set with o
+	if o.name == "listen-client-urls" {
+		with = []string{"--advertise-client-urls=" + s}
+	}
+	check := func(setting string, args, environ []string) {
+		t.Helper()
+		if o.absent == "" || s == o.normal || s == "" {
+			checkWarnings(t, want, setting, args, environ)
+			return
 		}
+		c, err := Parse(args, environ)
+		var usage *UsageError
+		if !errors.As(err, &usage) || err.Error() != setting+" can't be done: "+o.absent {
+			t.Errorf("%q, %q: %v, %v, want a refusal of %s with its reason", args, environ, c, err, setting)
+		}
+	}
+	if !o.fileOnly && s != "" {
+		for _, dashes := range []string{"--", "-"} {
+			check("--"+o.name, append([]string{dashes + o.name + "=" + s}, with...), nil)
+		}
+		for _, prefix := range envPrefixes {
+			name := envName(prefix, o.name)
+			check(name, with, []string{name + "=" + s})
+		}
+	}
+	if o.key != noKey && with == nil {
+		check(cmp.Or(o.key, o.name), []string{"--config-file", writeFile(t, fileWith(t, o, s))}, nil)
 	}
 }
 
@@ -148,6 +186,11 @@ func fileWith(t *testing.T, o *option, s string) string {
 	var v any = s
 	if o.value.kind() == kindSwitch {
 		v = s == "true"
+	}
+	if strings.HasPrefix(s, "{") && o.fileOnly {
+		if err := yaml.Unmarshal([]byte(s), &v); err != nil {
+			t.Fatal(err)
+		}
 	}
 	outer, inner, nested := strings.Cut(o.key, ".")
 	doc := map[string]any{o.name: v}
@@ -182,12 +225,15 @@ func TestHelpListsTheTable(t *testing.T) {
 		}
 	}
 	entries, _, _ := strings.Cut(text, helpIdle)
+	if !strings.Contains(text, helpAbsent) {
+		t.Error("the help text does not say what stops the start")
+	}
 	for _, g := range newConfig().groups() {
 		for _, o := range g.options {
 			entry := strings.Contains(entries, "\n  --"+o.name+" '") || strings.Contains(entries, "\n  --"+o.name+"\n")
 			named := slices.Contains(strings.Fields(text), "--"+o.name)
 			shown := !o.fileOnly && g.title != obsolete
-			if want := shown && o.idle == ""; entry != want {
+			if want := shown && o.help != ""; entry != want {
 				t.Errorf("--%s has an entry: %t, want %t", o.name, entry, want)
 			}
 			if named != shown {

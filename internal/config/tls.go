@@ -120,7 +120,9 @@ func (c *Config) checkTLS(made map[string]string) error {
 		for _, u := range l.urls {
 			switch {
 			case !secure(u):
-				plain = append(plain, u.String())
+				if l.flag != "--listen-metrics-urls" { // there by design
+					plain = append(plain, u.String())
+				}
 			case !t.Given():
 				return fmt.Errorf("--cert-file and --key-file, or --auto-tls, are required for %s %s", l.flag, u.String())
 			case (t.CertFile == "") != (t.KeyFile == ""):

@@ -282,11 +282,17 @@ func unreadChoice(words ...string) value {
 }
 
 // anything is a setting of which nothing is known but that it exists.
-type anything struct{}
+type anything struct{ text string }
 
-func (anything) set(string) error { return nil }
+func (v *anything) set(s string) error {
+	v.text = s
+	if s == "false" {
+		v.text = ""
+	}
+	return nil
+}
 
-// String returns nothing.
-func (anything) String() string { return "" }
+// String returns the setting's text, empty for what asks for nothing.
+func (v *anything) String() string { return v.text }
 
-func (anything) kind() kind { return kindSwitch }
+func (*anything) kind() kind { return kindSwitch }
