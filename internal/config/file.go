@@ -66,7 +66,7 @@ func (p *parser) fileSettings(prefix string, level map[string]any) error {
 				}
 				continue
 			}
-			p.strange = append(p.strange, Warning{Setting: prefix + key, Text: "no setting has this key"})
+			p.strange = append(p.strange, Warning{Setting: prefix + key, Text: "no setting has this key" + p.keyHint(prefix+key)})
 			continue
 		}
 		s, err := fileText(v, o.value.kind())

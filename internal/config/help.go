@@ -10,8 +10,8 @@ import (
 const helpIntro = `Usage:
 
   latchkey [flags]      start a node
-  latchkey --version    print the version
-  latchkey --help       print this help
+  latchkey version      print the version, as --version does
+  latchkey help         print this help, as --help does
 
 Each flag can also be set in the environment, as LATCHKEY_DATA_DIR or
 ETCD_DATA_DIR for --data-dir. A flag comes before the environment, and

@@ -133,12 +133,15 @@ func (p *parser) set(o *option, setting, s string) error {
 
 // flags makes the settings of the command line.
 func (p *parser) flags(args []string) error {
+	if len(args) == 1 && slices.Contains([]string{"help", "version"}, args[0]) {
+		args = []string{"--" + args[0]}
+	}
 	for len(args) > 0 {
 		arg := args[0]
 		args = args[1:]
 		name, ok := strings.CutPrefix(arg, "-")
 		if !ok || name == "" || arg == "--" {
-			return fmt.Errorf("unexpected argument %q", arg)
+			return fmt.Errorf("unexpected argument %q%s", arg, p.flagHint(arg))
 		}
 		name, s, given := strings.Cut(strings.TrimPrefix(name, "-"), "=")
 		if name == "h" {
@@ -146,7 +149,7 @@ func (p *parser) flags(args []string) error {
 		}
 		o := p.byName[name]
 		if o == nil || o.fileOnly {
-			return fmt.Errorf("unknown flag %s", strings.SplitN(arg, "=", 2)[0])
+			return fmt.Errorf("unknown flag %s%s", strings.SplitN(arg, "=", 2)[0], p.flagHint(name))
 		}
 		switch {
 		case given:
@@ -206,7 +209,7 @@ func (p *parser) environment(env map[string]string) error {
 			}
 			o := p.envOption(name)
 			if o == nil {
-				p.strange = append(p.strange, Warning{Setting: name, Text: "no setting has this name"})
+				p.strange = append(p.strange, Warning{Setting: name, Text: "no setting has this name" + p.variableHint(prefix, name)})
 				continue
 			}
 			if _, made := p.made[o.name]; made {

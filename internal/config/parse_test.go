@@ -163,7 +163,7 @@ func TestUsageErrors(t *testing.T) {
 	}{
 		{[]string{"--nosuch"}, "unknown flag --nosuch"},
 		{[]string{"-nosuch=1"}, "unknown flag -nosuch"},
-		{[]string{"--discovery-config=1"}, "unknown flag --discovery-config"},
+		{[]string{"--discovery-config=1"}, "unknown flag --discovery-config; did you mean"},
 		{[]string{"serve"}, `unexpected argument "serve"`},
 		{[]string{"--"}, `unexpected argument "--"`},
 		{[]string{"-"}, `unexpected argument "-"`},
@@ -257,7 +257,7 @@ func TestUsageErrors(t *testing.T) {
 
 func TestHelpAndVersion(t *testing.T) {
 	for arg, want := range map[string]error{
-		"-h": ErrHelp, "--h": ErrHelp, "-help": ErrHelp, "--help": ErrHelp, "-version": ErrVersion, "--version=true": ErrVersion,
+		"-h": ErrHelp, "--h": ErrHelp, "-help": ErrHelp, "--help": ErrHelp, "-version": ErrVersion, "--version=true": ErrVersion, "help": ErrHelp, "version": ErrVersion,
 	} {
 		if _, err := Parse([]string{arg}, []string{"ETCD_MAX_TXN_OPS=many"}); !errors.Is(err, want) {
 			t.Errorf("Parse(%s): %v, want %v", arg, err, want)
@@ -270,7 +270,7 @@ func TestHelpAndVersion(t *testing.T) {
 	if err := WriteVersion(&b); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(b.String(), "latchkey "+Version+"\netcd API 3.7.3\ngo1.") {
+	if !strings.HasPrefix(b.String(), "latchkey "+Version+"\netcd API 3.7.3\ngo1.") || !strings.Contains(b.String(), "\ncommit ") {
 		t.Errorf("version:\n%s", b.String())
 	}
 }

@@ -123,13 +123,29 @@ func Open(c Config) (*Dir, error) {
 	}
 	lock, err := c.FS.Lock(c.FS.PathJoin(c.Path, lockFile))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s (%w)", ErrInUse, c.Path, err)
+		return nil, lockError(c.Path, err)
 	}
 	d := &Dir{fs: c.FS, path: c.Path, lock: lock}
 	if err := d.open(c); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return d, nil
+}
+
+// lockError says why the lock of the directory can't be had: another process has it, or the
+// file can't be made or the file system has no locks.
+func lockError(path string, err error) error {
+	var (
+		file  *fs.PathError
+		errno syscall.Errno
+	)
+	switch {
+	case errors.Is(err, fs.ErrPermission) && errors.As(err, &file), errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("take data directory %s into use: %w; the user that the node runs as must be able to write there", path, err)
+	case errors.As(err, &file), errors.As(err, &errno) && errno != syscall.EAGAIN && errno != syscall.EACCES:
+		return fmt.Errorf("take data directory %s into use: %w", path, err)
+	}
+	return fmt.Errorf("%w: %s (%w)", ErrInUse, path, err)
 }
 
 // refuseEtcd refuses to make a node where etcd kept one: it would be empty, and so would

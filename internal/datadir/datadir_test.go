@@ -2,8 +2,12 @@ package datadir
 
 import (
 	"errors"
+	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -141,6 +145,51 @@ func TestInUse(t *testing.T) {
 	}
 	closed(t, d)
 	closed(t, open(t, configOn(fs)))
+}
+
+// unlockable is a file system on which no lock is to be had.
+type unlockable struct {
+	vfs.FS
+	err error
+}
+
+// Lock fails.
+func (u unlockable) Lock(string) (io.Closer, error) { return nil, u.err }
+
+// Only another process that has the lock is called one.
+func TestLockThatIsNotHad(t *testing.T) {
+	const writable = "must be able to write there"
+	for _, tc := range []struct {
+		err     error
+		inUse   bool
+		says    string
+		saysNot string
+	}{
+		{&fs.PathError{Op: "open", Path: "data/LOCK", Err: syscall.EACCES}, false, writable, ""},
+		{&fs.PathError{Op: "open", Path: "data/LOCK", Err: syscall.EROFS}, false, writable, ""},
+		{&fs.PathError{Op: "open", Path: "data/LOCK", Err: syscall.EISDIR}, false, "is a directory", writable},
+		{&fs.PathError{Op: "open", Path: "data/LOCK", Err: syscall.EMFILE}, false, "too many open files", writable},
+		{syscall.ENOLCK, false, "no locks available", writable},
+		{syscall.EAGAIN, true, "", writable},
+		{syscall.EACCES, true, "", writable},
+		{errors.New("lock held by current process"), true, "", writable},
+	} {
+		_, err := Open(configOn(unlockable{vfs.NewMem(), tc.err}))
+		if err == nil || errors.Is(err, ErrInUse) != tc.inUse || !errors.Is(err, tc.err) || !strings.Contains(err.Error(), tc.says) ||
+			tc.saysNot != "" && strings.Contains(err.Error(), tc.saysNot) || strings.Contains(err.Error(), "another process") != tc.inUse {
+			t.Errorf("%v: %v, want another process: %t, and %q", tc.err, err, tc.inUse, tc.says)
+		}
+	}
+	// The operating system's own.
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, lockFile), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := configOn(vfs.Default)
+	c.Path = dir
+	if _, err := Open(c); err == nil || errors.Is(err, ErrInUse) {
+		t.Errorf("a lock file that can't be made: %v", err)
+	}
 }
 
 func write(fs vfs.FS, path, content string) error {
