@@ -195,6 +195,13 @@ func firstMap(splits [][]byte) Map {
 // State returns the newest state that this node knows.
 func (c *Cluster) State() *State { return c.machine.State() }
 
+// Changes returns the newest state that this node knows, and what is closed when there is
+// a newer one.
+func (c *Cluster) Changes() (s *State, changed <-chan struct{}) {
+	changed = *c.machine.changed.Load()
+	return c.State(), changed
+}
+
 // Replica returns the system shard's replica on this node.
 func (c *Cluster) Replica() *shard.Replica { return c.replica }
 

@@ -101,9 +101,6 @@ func serve(c *config.Config, stdout, stderr io.Writer) int {
 	case err != nil:
 		return fail(stderr, err)
 	}
-	for _, a := range n.Addrs() {
-		log.Info("serving clients", slog.String("address", a.String()))
-	}
 	// Where systemd did not ask to be told this does nothing.
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Warn("systemd can't be told that the node serves", slog.String("error", err.Error()))
@@ -111,6 +108,7 @@ func serve(c *config.Config, stdout, stderr io.Writer) int {
 	select {
 	case <-ctx.Done():
 		stop()
+		log.Info("stopping")
 		if err := shutDown(n); err != nil {
 			return fail(stderr, err)
 		}

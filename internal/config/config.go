@@ -196,7 +196,7 @@ func newConfig() *Config {
 		AuthTokenTTL:         300 * time.Second,
 		BcryptCost:           defaultBcryptCost,
 		Metrics:              BasicMetrics,
-		LogLevel:             slog.LevelWarn,
+		LogLevel:             slog.LevelInfo,
 		LogFormat:            ConsoleLog,
 		LogOutputs:           []string{"default"},
 		compactionRetention:  "0",

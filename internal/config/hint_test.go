@@ -12,7 +12,7 @@ func TestHints(t *testing.T) {
 		"-listen-client-url":                    "unknown flag -listen-client-url; did you mean --listen-client-urls?",
 		"--initial_cluster=a":                   "unknown flag --initial_cluster; did you mean --initial-cluster?",
 		"--NAME":                                "unknown flag --NAME; did you mean --name?",
-		"--versoin":                             "unknown flag --versoin; did you mean --version?",
+		"--vrsion":                              "unknown flag --vrsion; did you mean --version?",
 		"--experimental-corrupt-check-time=1h":  "unknown flag --experimental-corrupt-check-time; did you mean --corrupt-check-time?",
 		"--experimental-initial-corrupt-check":  "unknown flag --experimental-initial-corrupt-check; did you mean --feature-gates=InitialCorruptCheck=true?",
 		"--quite-unlike-anything-that-there-is": "unknown flag --quite-unlike-anything-that-there-is",

@@ -58,7 +58,7 @@ func TestDefaults(t *testing.T) {
 		AuthTokenTTL:         5 * time.Minute,
 		BcryptCost:           10,
 		Metrics:              BasicMetrics,
-		LogLevel:             slog.LevelWarn,
+		LogLevel:             slog.LevelInfo,
 		LogFormat:            ConsoleLog,
 		LogOutputs:           []string{"default"},
 		compactionRetention:  "0",
@@ -385,7 +385,7 @@ func TestOpenLog(t *testing.T) {
 		}
 	}
 
-	c = parse(t, nil, "--log-outputs="+path)
+	c = parse(t, nil, "--log-level=warn", "--log-outputs="+path)
 	if log, closer, err = c.OpenLog(io.Discard, io.Discard); err != nil {
 		t.Fatal(err)
 	}

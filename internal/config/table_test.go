@@ -17,7 +17,6 @@ import (
 // differs lists the settings whose default is not etcd's, with the reason.
 var differs = map[string]string{
 	"cors":            "closed: any web page could use an unprotected node on its reader's machine",
-	"log-level":       "quiet",
 	"log-format":      "for people",
 	"initial-cluster": "made from the name and the peer URLs",
 	"v2-deprecation":  "does nothing, and etcd leaves it out of the flags that are looked at",

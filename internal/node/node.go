@@ -83,6 +83,7 @@ type Node struct {
 	metrics   *metrics
 	disk      *diskWatch
 	sweeping  *sweeping
+	journal   *journal
 	// verifier is nil where there are no other nodes.
 	verifier *verifier
 	// leaders and succession are nil where there are no other nodes. leaving is set when the
@@ -144,7 +145,10 @@ func Start(o Options) (n *Node, err error) {
 		o.StateFS = vfs.Default
 		n.spool = func() string { return n.dir.Temp() }
 	}
-	shards := func(o *Options) error { return n.openShards(ctx, o) }
+	shards := func(o *Options) error {
+		n.sayStarting(o.Config)
+		return n.openShards(ctx, o)
+	}
 	verifier := func(o *Options) error { return n.openVerifier(ctx, o) }
 	resume := func(*Options) error { return n.resume(ctx) }
 	for _, step := range []func(*Options) error{
@@ -168,7 +172,13 @@ func Start(o Options) (n *Node, err error) {
 		n.succession.start(n.leaders.candidates())
 		n.verifier.start(o.Config)
 	}
-	return n, n.serve()
+	n.journal = n.openJournal()
+	n.journal.start()
+	if err = n.serve(); err != nil {
+		return n, err
+	}
+	n.sayServing()
+	return n, nil
 }
 
 // watchDisk stops writes before the disk is full.
@@ -516,6 +526,9 @@ func (n *Node) close() error {
 	}
 	if n.sweeping != nil {
 		n.sweeping.close()
+	}
+	if n.journal != nil {
+		n.journal.close()
 	}
 	if n.leaders != nil {
 		n.succession.close()
