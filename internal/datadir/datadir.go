@@ -37,6 +37,9 @@ const (
 	stateDir     = "state"
 )
 
+// lost says what becomes of a node whose data can't be put back.
+const lost = "a node that is lost can't be replaced in this version, and the others go on without it"
+
 // etcdParts are what etcd keeps below a data directory: its state, and its log unless
 // that is kept elsewhere.
 var etcdParts = []string{"member/snap", "member/wal"}
@@ -337,12 +340,12 @@ func (d *Dir) checkMarkers() error {
 		b, err := d.readFile(d.fs.PathJoin(dir, markerFile))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%w: %s is gone or empty; put it back, or replace this node by a new one on an empty directory", ErrTorn, dir)
+			return fmt.Errorf("%w: %s is gone or empty; put it back: %s", ErrTorn, dir, lost)
 		case err != nil:
 			return fmt.Errorf("read marker: %w", err)
 		case string(b) != d.id.Instance:
-			return fmt.Errorf("%w: %s belongs to another data directory; put the right one back, or replace this node by a new one on an empty directory",
-				ErrTorn, dir)
+			return fmt.Errorf("%w: %s belongs to another data directory; put the right one back: %s",
+				ErrTorn, dir, lost)
 		}
 	}
 	return nil

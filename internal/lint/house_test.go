@@ -107,7 +107,7 @@ func sources(t *testing.T) []*source {
 }
 
 // rules are what every file is held against. Each returns its faults.
-var rules = []func(*source) []string{tooLong, goroutines, misspelt, clocks, wallClocks, statusErrors}
+var rules = []func(*source) []string{tooLong, goroutines, misspelt, clocks, wallClocks, statusErrors, advice}
 
 // tooLong finds files that should be two.
 func tooLong(s *source) []string {
@@ -161,6 +161,25 @@ func misspelt(s *source) []string {
 			}
 		}
 	}
+	return faults
+}
+
+// untaken are words of advice that nobody can follow in this version: members can't be
+// exchanged, and nothing restores a backup.
+var untaken = regexp.MustCompile(`(?i)new one on an empty|add it anew|remove the member|anew from a backup`)
+
+// advice finds messages that give such advice.
+func advice(s *source) []string {
+	var faults []string
+	if s.test() {
+		return nil
+	}
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING && untaken.MatchString(lit.Value) {
+			faults = append(faults, s.at(lit)+" advises what can't be done yet")
+		}
+		return true
+	})
 	return faults
 }
 
@@ -326,6 +345,7 @@ func TestRulesFindFaults(t *testing.T) {
 			"api/kv.go:3 makes a gRPC status with status.Errorf",
 		},
 		{"api/kv.go", "package api\nimport \"google.golang.org/grpc/status\"\nvar x = status.Code\n", ""},
+		{"api/a.go", "package api\n\nvar x = \"remove the member and add it anew\"\n", "api/a.go:3 advises what can't be done yet"},
 	} {
 		s, err := parseSource(tc.name, []byte(tc.text))
 		if err != nil {

@@ -25,7 +25,7 @@ import (
 var ErrRefused = errors.New("the cluster refuses this node")
 
 // returned says what to do about a node that was a member with another data directory.
-const returned = "it was a member with another data directory; bring the directory back, or remove the member and add it anew"
+const returned = "it was a member with another data directory; bring the directory back: removing and adding members is not available yet, and the others go on without this node"
 
 // firstNodes returns the cluster's first nodes by id, as the flags have them.
 func firstNodes(c *config.Config) []datadir.Member {

@@ -302,7 +302,7 @@ func (n *Node) stateFailed(err error) {
 }
 
 // damaged says what to do where the state can't be read.
-const damaged = "check the disk, then replace this node by a new one on an empty directory, or start a single node anew from a backup"
+const damaged = "check the disk; a node that is lost can't be replaced in this version, and the others go on without it"
 
 // errDamaged is returned for a state that can't be read.
 var errDamaged = errors.New("data is damaged")

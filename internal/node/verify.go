@@ -247,7 +247,7 @@ func (v *verifier) atStart(ctx context.Context) error {
 		}
 		odd := judge(len(v.nodes), sums)
 		if slices.Contains(odd, v.self) || slices.Contains(odd, wholeCluster) {
-			return fmt.Errorf("%w: shard %d at revision %d; don't start it with this data directory again, but replace it by a new one on an empty directory",
+			return fmt.Errorf("%w: shard %d at revision %d; don't start it with this data directory again; a node that is lost can't be replaced in this version, and the others go on without it",
 				ErrCorrupt, id, at.Rev)
 		}
 		v.accuse(context.WithoutCancel(ctx), id, at, sums)

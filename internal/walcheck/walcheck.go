@@ -103,7 +103,7 @@ func checkFile(fs vfs.FS, path string, number uint32) error {
 	end := tail(log, number)
 	if next, ok := findRecord(log, end, number); ok {
 		return fmt.Errorf("%w: %s has an unreadable record at offset %d and whole records behind it, the first at %d; "+
-			"check the disk, then put a good copy of the file back or replace this node by a new one on an empty directory",
+			"check the disk, then put a good copy of the file back; a node that is lost can't be replaced in this version, and the others go on without it",
 			ErrDamaged, path, end, next)
 	}
 	return nil
