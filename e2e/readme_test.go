@@ -10,11 +10,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/latchkey-db/latchkey/e2e/harness"
 )
@@ -142,7 +146,7 @@ func TestReadmeEtcdctl(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, want := range []string{"greeting\nhello", "granted with TTL(60s)", "have the lock", "SUCCESS", p.addr} {
+	for _, want := range []string{"greeting\nhello", "granted with TTL(60s)", "have the lock with token ", "SUCCESS", p.addr} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in:\n%s", want, out)
 		}
@@ -175,12 +179,15 @@ func TestReadmeThreeNodes(t *testing.T) {
 			script = b
 		}
 	}
-	build := "go build -o latchkey ./cmd/latchkey\n"
+	build := "go build -o latchkey ./cmd/latchkey\ngo build -C tools -o .. go.etcd.io/etcd/etcdctl/v3\n"
 	if !strings.HasPrefix(script, build) {
 		t.Fatalf("the script begins otherwise than with %q:\n%s", build, script)
 	}
+	stop := blocks(t, "sh")
+	stop = stop[slices.IndexFunc(stop, func(b string) bool { return strings.HasPrefix(b, "kill ") }):]
+	script += stop[0]
 	addrs := make(map[string]string)
-	script = regexp.MustCompile(`\b[23]?23(79|80)\b`).ReplaceAllStringFunc(script, func(port string) string {
+	script = regexp.MustCompile(`\b[123]23(79|80)\b`).ReplaceAllStringFunc(script, func(port string) string {
 		if addrs[port] == "" {
 			addrs[port] = freeAddr(t)
 		}
@@ -192,25 +199,82 @@ func TestReadmeThreeNodes(t *testing.T) {
 	cmd := exec.CommandContext(ctx, "bash", "-euc", strings.TrimPrefix(script, build))
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
-	// The nodes outlive the script: what it prints must not wait for them, and the group
-	// ends them.
+	// Were a node left, what the script prints must not wait for it, and the group ends it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
-	if killed := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); killed != nil {
-		t.Errorf("no node is left: %v", killed)
+	if killed := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); !errors.Is(killed, syscall.ESRCH) {
+		t.Errorf("a node is left: %v", killed)
 	}
 	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		t.Fatalf("%v: %s", err, &out)
 	}
 	for _, want := range []string{
 		"node1", "node2", "node3", "greeting\nhello from node1", "IS LEADER",
-		addrs["2379"], addrs["22379"], addrs["32379"], addrs["2380"], addrs["22380"], addrs["32380"],
+		addrs["12379"], addrs["22379"], addrs["32379"], addrs["12380"], addrs["22380"], addrs["32380"],
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, &out)
 		}
+	}
+}
+
+// ETCD_LOCK_REV of etcdctl lock is a token, as the README says: the create revision of the
+// holder's key, or a later one of a holder that had to wait, above those of holders before.
+func TestLockRevOfEtcdctl(t *testing.T) {
+	p := newProcess(t)
+	c := p.client()
+	defer c.Close()
+	ctl := newCtl(t, p)
+	ctl.env = append(ctl.env, "ETCDCTL="+ctl.bin)
+	const command = `echo $ETCD_LOCK_REV && "$ETCDCTL" get "$ETCD_LOCK_KEY" -w fields | sed -n 's/^"CreateRevision" : //p'`
+	lock := func() (rev, created int64) {
+		t.Helper()
+		out, err := ctl.try("", "lock", "l", "--", "sh", "-c", command)
+		if err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		if _, err := fmt.Sscan(out, &rev, &created); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return rev, created
+	}
+	first, created := lock()
+	if first != created || first == 0 {
+		t.Errorf("revision %d of a lock that was free, created at %d", first, created)
+	}
+	session, err := concurrency.NewSession(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	holder := concurrency.NewMutex(session, "l")
+	if err := holder.Lock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	held := holder.Header().Revision
+	type answer struct{ rev, created int64 }
+	waited := make(chan answer, 1)
+	go func() {
+		rev, created := lock()
+		waited <- answer{rev, created}
+	}()
+	for end := time.Now().Add(longWait); ; {
+		r, err := c.Get(t.Context(), "l/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("etcdctl does not wait for the lock: %v, %v", r, err)
+		}
+		if r.Count == 2 {
+			break
+		}
+	}
+	if err := holder.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a := <-waited
+	if first >= held || held >= a.created || a.created > a.rev {
+		t.Errorf("tokens %d, %d, then revision %d of a key created at %d", first, held, a.rev, a.created)
 	}
 }

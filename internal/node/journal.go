@@ -201,12 +201,18 @@ func tell[R any](log *slog.Logger, what string, was, now map[string]R) {
 	}
 }
 
-// sayStarting logs who starts where, before the node waits for others.
-func (n *Node) sayStarting(c *config.Config) {
-	id := n.dir.Identity()
-	n.log.Info("starting", slog.String("version", config.Version), slog.String("commit", config.Commit()),
+// sayStarting logs who starts, before the node meets or waits for others.
+func (n *Node) sayStarting(o *Options) error {
+	c, id := o.Config, n.dir.Identity()
+	attrs := []slog.Attr{
+		slog.String("version", config.Version), slog.String("commit", config.Commit()),
 		slog.String("name", c.Name), slog.String("id", fmt.Sprintf("%x", id.NodeID)), slog.String("data_dir", c.DataDir),
-		slog.Int("nodes", len(n.roster.first)), slog.Any("peer_urls", n.roster.urls(id.NodeID)))
+	}
+	if len(id.Nodes) > 1 {
+		attrs = append(attrs, slog.Int("nodes", len(id.Nodes)), slog.String("peers_on", c.ListenPeerURLs.String()))
+	}
+	n.log.LogAttrs(context.Background(), slog.LevelInfo, "starting", attrs...)
+	return nil
 }
 
 // sayServing logs that clients are served, and where.

@@ -145,14 +145,11 @@ func Start(o Options) (n *Node, err error) {
 		o.StateFS = vfs.Default
 		n.spool = func() string { return n.dir.Temp() }
 	}
-	shards := func(o *Options) error {
-		n.sayStarting(o.Config)
-		return n.openShards(ctx, o)
-	}
+	shards := func(o *Options) error { return n.openShards(ctx, o) }
 	verifier := func(o *Options) error { return n.openVerifier(ctx, o) }
 	resume := func(*Options) error { return n.resume(ctx) }
 	for _, step := range []func(*Options) error{
-		n.openDir, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verifier, n.openServer, resume,
+		n.openDir, n.sayStarting, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verifier, n.openServer, resume,
 	} {
 		if err := step(&o); err != nil {
 			return n, n.explain(err)
