@@ -155,9 +155,14 @@ func (m *measuredStore) SaveRaftState(updates []raftpb.Update, worker uint64) er
 	if !slices.ContainsFunc(updates, writes) {
 		return m.ILogDB.SaveRaftState(updates, worker)
 	}
+	bytes := 0
 	for i := range updates {
-		if u := &updates[i]; !raftpb.IsEmptyState(u.State) {
+		u := &updates[i]
+		if !raftpb.IsEmptyState(u.State) {
 			m.commit(u.ShardID, u.ReplicaID, u.Commit)
+		}
+		for j := range u.EntriesToSave {
+			bytes += u.EntriesToSave[j].Size()
 		}
 	}
 	ended := m.cfg.LogWrites.begin()
@@ -166,7 +171,7 @@ func (m *measuredStore) SaveRaftState(updates []raftpb.Update, worker uint64) er
 	done := m.alone(updates[0].ShardID)
 	defer done()
 	err := m.ILogDB.SaveRaftState(updates, worker)
-	m.cfg.Observer.LogSaved(time.Since(began))
+	m.cfg.Observer.LogSaved(bytes, time.Since(began))
 	return m.failed(err)
 }
 

@@ -6,9 +6,9 @@ import "time"
 // called often, by many goroutines and with locks held: they must not block and
 // must not call the host.
 type Observer interface {
-	// LogSaved is told how long it took to write a step of Raft to the log and to
-	// make it durable.
-	LogSaved(took time.Duration)
+	// LogSaved is told how many bytes of entries a step of Raft wrote to the log, and how
+	// long it took to write them and to make them durable.
+	LogSaved(bytes int, took time.Duration)
 	// StateCommitted is told how long the commit of a run of applied commands to
 	// Pebble took, which syncs nothing.
 	StateCommitted(took time.Duration)
@@ -20,6 +20,9 @@ type Observer interface {
 	ProposalFailed()
 	// Confirmed is told how long a proof of leadership took and why it failed.
 	Confirmed(took time.Duration, err error)
+	// SnapshotLoading is told when a replica begins to replace its state by a snapshot
+	// from another node, and when that has ended.
+	SnapshotLoading(begun bool)
 	// LeaseGranted is told of a grant that was applied, with its TTL in seconds.
 	LeaseGranted(ttl int64)
 	// LeasesEnded is told how many leases the applied commands have ended, and how
@@ -38,7 +41,7 @@ type unobserved struct{}
 var _ Observer = unobserved{}
 
 // LogSaved does nothing.
-func (unobserved) LogSaved(time.Duration) {}
+func (unobserved) LogSaved(int, time.Duration) {}
 
 // StateCommitted does nothing.
 func (unobserved) StateCommitted(time.Duration) {}
@@ -51,6 +54,9 @@ func (unobserved) ProposalFailed() {}
 
 // Confirmed does nothing.
 func (unobserved) Confirmed(time.Duration, error) {}
+
+// SnapshotLoading does nothing.
+func (unobserved) SnapshotLoading(bool) {}
 
 // LeaseGranted does nothing.
 func (unobserved) LeaseGranted(int64) {}

@@ -32,7 +32,19 @@ func (o *tally) of(name string) int {
 	return o.counts[name]
 }
 
-func (o *tally) LogSaved(time.Duration)       { o.count("saved", 1) }
+func (o *tally) LogSaved(bytes int, _ time.Duration) {
+	o.count("saved", 1)
+	o.count("bytes", bytes)
+}
+
+func (o *tally) SnapshotLoading(begun bool) {
+	if begun {
+		o.count("loads begun", 1)
+	} else {
+		o.count("loads ended", 1)
+	}
+}
+
 func (o *tally) StateCommitted(time.Duration) { o.count("committed", 1) }
 func (o *tally) ProposalFailed()              { o.count("failed", 1) }
 func (o *tally) LeaseGranted(ttl int64)       { o.count(fmt.Sprintf("granted for %d", ttl), 1) }
@@ -83,7 +95,7 @@ func TestObserverHearsOfEverything(t *testing.T) {
 			want map[string]int
 		}{
 			{"put", func() error { return write(KindPut, &pb.PutRequest{Key: []byte("k")}) }, map[string]int{
-				"saved": 1, "committed": 1, "Put rejected=false": 1,
+				"saved": 1, "bytes": 10, "committed": 1, "Put rejected=false": 1,
 			}},
 			{"guarded put", func() error {
 				_, err := nd.data.WriteGuarded(t.Context(), &Guard{}, KindPut, &pb.PutRequest{Key: []byte("k")})
@@ -140,7 +152,7 @@ func TestObserverHearsOfEverything(t *testing.T) {
 			for name, want := range step.want {
 				got := o.of(name) - before[name]
 				// One step of Raft may take several writes.
-				if got != want && (want == 0 || got < want || name != "saved" && name != "committed") {
+				if got != want && (want == 0 || got < want || name != "saved" && name != "bytes" && name != "committed") {
 					t.Errorf("%s: %q counted %d times, want %d", step.name, name, got, want)
 				}
 			}

@@ -46,6 +46,12 @@ func TestSnapshotHealsDeposedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
 		defer c.close()
+		o := &tally{counts: make(map[string]int)}
+		c.observer = o
+		for _, nd := range c.nodes {
+			c.stop(nd)
+			c.start(nd)
+		}
 		a, term := c.leader(0)
 		if _, err := c.add(a, "x"); err != nil {
 			t.Fatal(err)
@@ -81,6 +87,10 @@ func TestSnapshotHealsDeposedLeader(t *testing.T) {
 		}
 		if got := a.m.get("x"); got != 1 {
 			t.Fatalf("x = %d, want 1", got)
+		}
+		synctest.Wait()
+		if begun, ended := o.of("loads begun"), o.of("loads ended"); begun == 0 || begun != ended {
+			t.Errorf("%d loads of snapshots begun, %d ended", begun, ended)
 		}
 	})
 }

@@ -224,6 +224,8 @@ func stoppedOr(err error) error {
 // state and the new one was never seen here.
 func (s *stateMachine) RecoverFromSnapshot(r io.Reader, stop <-chan struct{}) error {
 	s.r.stall("recover")
+	s.r.observer.SnapshotLoading(true)
+	defer s.r.observer.SnapshotLoading(false)
 	s.r.machineMu.Lock()
 	defer s.r.machineMu.Unlock()
 	s.r.lost()

@@ -234,6 +234,20 @@ func TestSerializableReadsAfterPowerCut(t *testing.T) {
 	}
 }
 
+// reaches waits until the nodes that run reach so many others, taken together.
+func (c *cluster) reaches(others float64) {
+	c.t.Helper()
+	until(c.t, fmt.Sprint("nodes that reach ", others, " others"), func() bool {
+		var sum float64
+		for _, m := range c.machines {
+			if m.node != nil {
+				sum += measured(c.t, m.node)["etcd_network_active_peers"]
+			}
+		}
+		return sum == others
+	})
+}
+
 func TestThreeNodes(t *testing.T) {
 	for _, splits := range []string{"", "g,n"} {
 		t.Run("splits="+splits, func(t *testing.T) {
@@ -267,7 +281,9 @@ func TestThreeNodes(t *testing.T) {
 				c.stop(m)
 				c.put("a", "without "+m.name)
 				c.put("m", "without "+m.name)
+				c.reaches(2)
 				c.start(m)
+				c.reaches(6)
 				c.holds("a", "without "+m.name)
 				c.measures(between)
 			}

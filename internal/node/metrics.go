@@ -25,6 +25,7 @@ type metrics struct {
 	registry *prometheus.Registry
 
 	fsync, commit          prometheus.Histogram
+	logBytes, loading      prometheus.Gauge
 	apply                  *prometheus.HistogramVec
 	slowApplies            prometheus.Counter
 	failedProposals        prometheus.Counter
@@ -51,7 +52,12 @@ func newMetrics() *metrics {
 		})
 	}
 	const etcd, debugging = "etcd", "etcd_debugging"
+	plain := func(subsystem, name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: etcd, Subsystem: subsystem, Name: name, Help: help})
+	}
 	m := &metrics{
+		logBytes: plain("disk", "wal_write_bytes_total", "Bytes of the entries written to the Raft logs."),
+		loading:  plain("server", "snapshot_apply_in_progress_total", "Replicas that load a snapshot from another node."),
 		registry: prometheus.NewRegistry(),
 		fsync: histogram(etcd, "disk", "wal_fsync_duration_seconds",
 			"The time that writes of the Raft log take, fsync included.", prometheus.ExponentialBuckets(0.001, 2, 14)),
@@ -84,14 +90,26 @@ func newMetrics() *metrics {
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.fsync, m.commit, m.apply, m.slowApplies, m.failedProposals, m.slowReads, m.failedReads,
+		m.fsync, m.logBytes, m.loading, m.commit, m.apply, m.slowApplies, m.failedProposals, m.slowReads, m.failedReads,
 		m.granted, m.revoked, m.renewed, m.expired, m.ttls, m.sweepPause, m.sweepTotal, m.lastSweep,
 	)
 	return m
 }
 
 // LogSaved measures a write of the Raft log.
-func (m *metrics) LogSaved(took time.Duration) { m.fsync.Observe(took.Seconds()) }
+func (m *metrics) LogSaved(bytes int, took time.Duration) {
+	m.logBytes.Add(float64(bytes))
+	m.fsync.Observe(took.Seconds())
+}
+
+// SnapshotLoading counts the replicas that load a snapshot.
+func (m *metrics) SnapshotLoading(begun bool) {
+	if begun {
+		m.loading.Inc()
+	} else {
+		m.loading.Dec()
+	}
+}
 
 // StateCommitted measures a commit to the state.
 func (m *metrics) StateCommitted(took time.Duration) { m.commit.Observe(took.Seconds()) }

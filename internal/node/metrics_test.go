@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,7 +33,9 @@ var dashboards = strings.Fields(`
 	etcd_mvcc_db_total_size_in_bytes etcd_mvcc_db_total_size_in_use_in_bytes etcd_server_quota_backend_bytes
 	etcd_disk_wal_fsync_duration_seconds etcd_disk_backend_commit_duration_seconds
 	etcd_network_peer_round_trip_time_seconds etcd_network_peer_sent_bytes_total etcd_network_peer_received_bytes_total
-	etcd_network_peer_sent_failures_total
+	etcd_network_peer_sent_failures_total etcd_network_active_peers etcd_network_known_peers
+	etcd_disk_wal_write_bytes_total etcd_disk_wal_write_duration_seconds etcd_server_snapshot_apply_in_progress_total
+	os_fd_used os_fd_limit
 	etcd_network_client_grpc_sent_bytes_total etcd_network_client_grpc_received_bytes_total
 	process_resident_memory_bytes
 	etcd_server_is_leader etcd_server_is_learner etcd_server_id etcd_server_version etcd_server_go_version
@@ -172,7 +175,7 @@ func TestMetricsPage(t *testing.T) {
 			t.Errorf("the page says nothing of %s", name)
 		}
 	}
-	for _, m := range regexp.MustCompile(`(?m)^# TYPE ((?:etcd|grpc|latchkey)_\w+) `).FindAllStringSubmatch(page, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE ((?:etcd|grpc|latchkey|os_fd)_\w+) `).FindAllStringSubmatch(page, -1) {
 		if !slices.Contains(served, m[1]) {
 			t.Errorf("the page does not list %s", m[1])
 		}
@@ -198,7 +201,7 @@ func keyDeeds() []deed {
 			return err
 		}, `grpc_server_started_total grpc_server_handled_total grpc_server_msg_received_total grpc_server_msg_sent_total
 			grpc_server_handling_seconds etcd_network_client_grpc_sent_bytes_total etcd_network_client_grpc_received_bytes_total
-			etcd_disk_wal_fsync_duration_seconds etcd_disk_backend_commit_duration_seconds
+			etcd_disk_wal_fsync_duration_seconds etcd_disk_wal_write_bytes_total etcd_disk_backend_commit_duration_seconds
 			etcd_server_proposals_committed_total etcd_server_proposals_applied_total
 			etcd_server_client_requests_total etcd_server_request_duration_seconds etcd_server_apply_duration_seconds
 			etcd_mvcc_put_total etcd_debugging_mvcc_total_put_size_in_bytes etcd_debugging_mvcc_keys_total
@@ -384,7 +387,9 @@ var fixed = map[string]float64{
 	"etcd_server_has_leader": 1, "etcd_server_is_leader": 1, "etcd_server_is_learner": 0,
 	"etcd_server_leader_changes_seen_total": 1, "etcd_server_id": 1, "etcd_server_version": 1,
 	"etcd_server_go_version": 1, "etcd_cluster_version": 1, "etcd_server_quota_backend_bytes": 2 << 30,
-	"etcd_disk_defrag_inflight": 0, "etcd_server_proposals_pending": 0, "latchkey_shards_led": 1,
+	"etcd_server_snapshot_apply_in_progress_total": 0, // TestSnapshotHealsDeposedLeader moves it
+	"etcd_network_known_peers":                     1,
+	"etcd_disk_defrag_inflight":                    0, "etcd_server_proposals_pending": 0, "latchkey_shards_led": 1,
 }
 
 // TestMetricsMove does one thing after the other and looks at what moves by it, for
@@ -418,9 +423,32 @@ func TestMetricsMove(t *testing.T) {
 	}
 	served, _, _ := listed(t)
 	for _, name := range served {
-		if _, ok := fixed[name]; !ok && !covered[name] && !strings.HasPrefix(name, "process_") {
+		if _, ok := fixed[name]; !ok && !covered[name] && !strings.HasPrefix(name, "process_") && !strings.HasPrefix(name, "os_fd_") {
 			t.Errorf("nothing was done that moves %s", name)
 		}
+	}
+}
+
+// What is told of open files is true.
+func TestMetricsOfFiles(t *testing.T) {
+	n := newMeasuredNode(t)
+	var limit syscall.Rlimit
+	n.must(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	before := n.values()
+	var open []*os.File
+	const more = 50
+	for range more {
+		f, err := os.Open(os.DevNull)
+		n.must(err)
+		open = append(open, f)
+	}
+	// The node opens and closes a few by itself.
+	if after := n.values(); after["os_fd_used"]-before["os_fd_used"] < more/2 || before["os_fd_limit"] != float64(limit.Cur) {
+		t.Errorf("%v open files of %v, before %d more %v; the limit is %d",
+			after["os_fd_used"], after["os_fd_limit"], more, before["os_fd_used"], limit.Cur)
+	}
+	for _, f := range open {
+		n.must(f.Close())
 	}
 }
 

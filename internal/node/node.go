@@ -404,6 +404,13 @@ func (n *Node) openServer(o *Options) error {
 	if err := n.metrics.follow(n.cluster.Replica(), n.shards); err != nil {
 		return err
 	}
+	var reached func(node uint64) bool
+	if n.mesh != nil {
+		reached = n.mesh.Reached
+	}
+	if err := n.metrics.know(n.roster.self, n.roster.first, reached); err != nil {
+		return err
+	}
 	view := services{Router: n.router, node: n}
 	var err error
 	n.server, err = api.NewServer(api.Config{
