@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/router"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // Statuses that the services answer by themselves. Clients recognise etcd's
@@ -104,15 +104,15 @@ var sentinels = []struct{ is, wire error }{
 	{router.ErrOutdated, rpctypes.ErrGRPCAuthOldRevision},
 	{router.ErrSeveralShards, errSeveralShards},
 
-	{shard.ErrTimeout, rpctypes.ErrGRPCTimeout},
-	{shard.ErrStopped, rpctypes.ErrGRPCStopped},
-	{shard.ErrTooManyRequests, errTooManyRequests},
-	{shard.ErrRequestTooLarge, rpctypes.ErrGRPCRequestTooLarge},
+	{raft.ErrTimeout, rpctypes.ErrGRPCTimeout},
+	{raft.ErrStopped, rpctypes.ErrGRPCStopped},
+	{raft.ErrTooManyRequests, errTooManyRequests},
+	{raft.ErrRequestTooLarge, rpctypes.ErrGRPCRequestTooLarge},
 	// The router tries again by itself. Where its time is over the client may:
 	// nothing was applied.
 	{mvcc.ErrReplaced, rpctypes.ErrGRPCLeaderChanged},
-	{shard.ErrNotLeader, rpctypes.ErrGRPCLeaderChanged},
-	{shard.ErrNotApplied, rpctypes.ErrGRPCLeaderChanged},
+	{raft.ErrNotLeader, rpctypes.ErrGRPCLeaderChanged},
+	{raft.ErrNotApplied, rpctypes.ErrGRPCLeaderChanged},
 }
 
 // toStatus turns an error of a layer below into what etcd would send. Context

@@ -11,10 +11,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/router"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // TestToStatus checks code and text of every error of the layers below, also where
@@ -35,12 +35,12 @@ func TestToStatus(t *testing.T) {
 		{mvcc.ErrCorrupt, codes.DataLoss, "etcdserver: corrupt cluster"},
 		{lease.ErrNotFound, codes.NotFound, "etcdserver: requested lease not found"},
 		{lease.ErrExists, codes.FailedPrecondition, "etcdserver: lease already exists"},
-		{shard.ErrTimeout, codes.Unavailable, "etcdserver: request timed out"},
-		{shard.ErrNotLeader, codes.Unavailable, "etcdserver: leader changed"},
-		{shard.ErrNotApplied, codes.Unavailable, "etcdserver: leader changed"},
-		{shard.ErrStopped, codes.Unavailable, "etcdserver: server stopped"},
-		{shard.ErrTooManyRequests, codes.Unknown, "etcdserver: too many requests"},
-		{shard.ErrRequestTooLarge, codes.InvalidArgument, "etcdserver: request is too large"},
+		{raft.ErrTimeout, codes.Unavailable, "etcdserver: request timed out"},
+		{raft.ErrNotLeader, codes.Unavailable, "etcdserver: leader changed"},
+		{raft.ErrNotApplied, codes.Unavailable, "etcdserver: leader changed"},
+		{raft.ErrStopped, codes.Unavailable, "etcdserver: server stopped"},
+		{raft.ErrTooManyRequests, codes.Unknown, "etcdserver: too many requests"},
+		{raft.ErrRequestTooLarge, codes.InvalidArgument, "etcdserver: request is too large"},
 
 		{auth.ErrRootUserNotExist, codes.FailedPrecondition, "etcdserver: root user does not exist"},
 		{auth.ErrRootRoleNotExist, codes.FailedPrecondition, "etcdserver: root user does not have root role"},
@@ -79,7 +79,7 @@ func TestToStatus(t *testing.T) {
 	for _, tc := range table {
 		t.Run(tc.err.Error(), func(t *testing.T) {
 			wantStatus(t, toStatus(tc.err), tc.code, tc.text)
-			if tc.code != codes.Unknown || errors.Is(tc.err, shard.ErrTooManyRequests) {
+			if tc.code != codes.Unknown || errors.Is(tc.err, raft.ErrTooManyRequests) {
 				wantStatus(t, toStatus(fmt.Errorf("put key: %w", tc.err)), tc.code, tc.text)
 			}
 		})

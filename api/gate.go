@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/router"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // gatewayHeader is what the gateway marks its calls with. Their connection shows
@@ -138,7 +138,7 @@ var errUnproved = errors.New("api: users and roles are not proved to be the newe
 func (g *gate) prove(ctx context.Context, users *auth.State, holds func(*auth.State, auth.Identity) error) error {
 	for attempt := 1; ; attempt++ {
 		err := g.users.ProveUsers(ctx, users)
-		if errors.Is(err, shard.ErrTimeout) {
+		if errors.Is(err, raft.ErrTimeout) {
 			return fmt.Errorf("%w: %w", errUnproved, err)
 		}
 		if !errors.Is(err, router.ErrOutdated) || attempt == maxChecks {

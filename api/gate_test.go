@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/router"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // enableUsers makes root and u, with their names as passwords, and has calls
@@ -315,7 +315,7 @@ func TestWatchWithoutAProof(t *testing.T) {
 	w.want(&pb.WatchResponse{Header: header(2), WatchId: 1, Created: true})
 	w.want(&pb.WatchResponse{Header: header(2), WatchId: 1, Canceled: true})
 	w.request(&pb.WatchCreateRequest{Key: []byte("k")})
-	answer(shard.ErrTimeout)
+	answer(raft.ErrTimeout)
 	_, err = w.stream.Recv()
 	wantStatus(t, err, codes.Unavailable, "etcdserver: request timed out")
 }
@@ -328,7 +328,7 @@ func TestRootKnownToBeOutdated(t *testing.T) {
 	root := metadata.AppendToOutgoingContext(t.Context(), "token", r.token(t, "root"))
 	r.set(func() {
 		r.proving = func(context.Context, *auth.State) error { return router.ErrOutdated }
-		r.unconfirmed = shard.ErrTimeout
+		r.unconfirmed = raft.ErrTimeout
 	})
 	stream, err := r.maintenance.Snapshot(root, &pb.SnapshotRequest{})
 	check(t, err)
@@ -362,7 +362,7 @@ func TestRootIsProved(t *testing.T) {
 		"compaction": func() error { _, err := r.kv.Compact(root, &pb.CompactionRequest{Revision: 1}); return err },
 	}
 	for name, call := range calls {
-		r.set(func() { r.proving = func(context.Context, *auth.State) error { return shard.ErrTimeout } })
+		r.set(func() { r.proving = func(context.Context, *auth.State) error { return raft.ErrTimeout } })
 		if err := call(); (err != nil) != (name == "compaction") {
 			t.Errorf("%s without a leader: %v", name, err)
 		}

@@ -15,7 +15,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/auth"
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // healthChecks serves /health, /livez and /readyz.
@@ -176,7 +176,7 @@ func (h *healthChecks) installGroup(mux *http.ServeMux, group string, checks []h
 // serveGroup runs checks, all within the time of one request, and answers. What failed is
 // always named, what passed where the parameter verbose asks for it.
 func (h *healthChecks) serveGroup(w http.ResponseWriter, r *http.Request, group string, checks []healthCheck) {
-	ctx, cancel := context.WithTimeoutCause(r.Context(), h.timeout, shard.ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(r.Context(), h.timeout, raft.ErrTimeout)
 	defer cancel()
 	var report strings.Builder
 	failed := false

@@ -11,8 +11,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // call makes a request over a connection of its own.
@@ -139,7 +139,7 @@ func TestHealthHTTP(t *testing.T) {
 	wantHTTP(t, r, "/health?serializable=true", 200, ok)
 	r.leader.Store(testMember)
 
-	r.set(func() { r.fail = shard.ErrTimeout })
+	r.set(func() { r.fail = raft.ErrTimeout })
 	wantHTTP(t, r, "/health", 503, `{"health":"false","reason":"RANGE ERROR:etcdserver: request timed out"}`+"\n")
 	wantHTTP(t, r, "/health?serializable=true", 200, ok)
 	wantHTTP(t, r, "/livez", 200, "ok\n")

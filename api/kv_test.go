@@ -9,7 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc/codes"
 
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 func TestKVHeaders(t *testing.T) {
@@ -109,8 +109,8 @@ func TestUnknownOutcome(t *testing.T) {
 		code codes.Code
 		text string
 	}{
-		{shard.ErrTimeout, codes.Unavailable, "etcdserver: request timed out"},
-		{shard.ErrTooManyRequests, codes.Unknown, "etcdserver: too many requests"},
+		{raft.ErrTimeout, codes.Unavailable, "etcdserver: request timed out"},
+		{raft.ErrTooManyRequests, codes.Unknown, "etcdserver: too many requests"},
 		{context.DeadlineExceeded, codes.DeadlineExceeded, "context deadline exceeded"},
 	} {
 		r.set(func() { r.fail = tc.err })

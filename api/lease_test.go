@@ -10,7 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc/codes"
 
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 func TestLease(t *testing.T) {
@@ -176,7 +176,7 @@ func TestKeepAliveBound(t *testing.T) {
 
 func TestKeepAliveError(t *testing.T) {
 	r := start(t, nil)
-	r.set(func() { r.fail = shard.ErrTimeout })
+	r.set(func() { r.fail = raft.ErrTimeout })
 	stream := keepAliveStream(t, r)
 	send(t, stream, 1)
 	_, err := stream.Recv()

@@ -16,7 +16,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/keys"
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // SystemShard is the id of the system shard, and FirstDataShard that of the
@@ -33,7 +33,7 @@ const Version = 1
 // system shard's state.
 type Cluster struct {
 	machine *Machine
-	replica *shard.Replica
+	replica *raft.Replica
 	counter *counter
 	// raising has room for the one who raises the oracle's limit.
 	raising chan struct{}
@@ -47,7 +47,7 @@ type Cluster struct {
 // Config says who this node is.
 type Config struct {
 	// Host runs the system shard's replica.
-	Host *shard.Host
+	Host *raft.Host
 	// Machine is the system shard's state on this node.
 	Machine *Machine
 	// Self is this node's id, and ReplicaID its member of the system shard.
@@ -69,9 +69,9 @@ func Start(c Config) (*Cluster, error) {
 		machine: c.Machine, counter: &counter{machine: c.Machine}, raising: make(chan struct{}, 1),
 		self: c.Self, members: c.Members, remote: c.Remote, timeout: c.Timeout,
 	}
-	_, err := c.Host.Start(shard.ReplicaConfig{
+	_, err := c.Host.Start(raft.ReplicaConfig{
 		ShardID: SystemShard, ReplicaID: c.ReplicaID, Members: c.Targets, Machine: c.Machine, Leads: cluster.counter,
-		Bind: func(r *shard.Replica) { cluster.replica = r },
+		Bind: func(r *raft.Replica) { cluster.replica = r },
 	})
 	if err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (c *Cluster) Changes() (s *State, changed <-chan struct{}) {
 }
 
 // Replica returns the system shard's replica on this node.
-func (c *Cluster) Replica() *shard.Replica { return c.replica }
+func (c *Cluster) Replica() *raft.Replica { return c.replica }
 
 // ClusterID returns the cluster's id, 0 before the bootstrap.
 func (c *Cluster) ClusterID() uint64 { return c.State().Cluster.ID }
@@ -317,7 +317,7 @@ func encode(command any) ([]byte, error) {
 // again while it certainly has not applied.
 func (c *Cluster) send(ctx context.Context, k kind, payload []byte) (result any, err error) {
 	err = c.retry(ctx, func(ctx context.Context, l Leader) (index uint64, err error) {
-		result, index, err = l.Propose(ctx, shard.Kind(k), payload)
+		result, index, err = l.Propose(ctx, raft.Kind(k), payload)
 		return index, err
 	})
 	return result, err

@@ -3,21 +3,21 @@ package placement
 import (
 	"context"
 
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // Leader is what only the leader of the system shard can answer. A call is made once;
-// one that finds no leader, or that certainly did nothing, returns shard.ErrNotLeader or
-// shard.ErrNotApplied.
+// one that finds no leader, or that certainly did nothing, returns raft.ErrNotLeader or
+// raft.ErrNotApplied.
 type Leader interface {
 	// Propose puts a command through the log. A replica that has applied the entry at
 	// index has applied the command.
-	Propose(ctx context.Context, kind shard.Kind, payload []byte) (result any, index uint64, err error)
+	Propose(ctx context.Context, kind raft.Kind, payload []byte) (result any, index uint64, err error)
 	// Confirm proves that the leader leads. A replica that has applied the entry at index
 	// holds all that was acknowledged before the call.
 	Confirm(ctx context.Context) (index uint64, err error)
-	// Ask asks the oracle for numbers. See shard.Oracle.
-	Ask(ctx context.Context, count int) (shard.Block, error)
+	// Ask asks the oracle for numbers. See raft.Oracle.
+	Ask(ctx context.Context, count int) (raft.Block, error)
 }
 
 // Here returns this node's replica of the system shard as a leader, which it may not be.
@@ -27,7 +27,7 @@ func (c *Cluster) Here() Leader { return here{c} }
 type here struct{ c *Cluster }
 
 // Propose puts a command through the log.
-func (h here) Propose(ctx context.Context, kind shard.Kind, payload []byte) (result any, index uint64, err error) {
+func (h here) Propose(ctx context.Context, kind raft.Kind, payload []byte) (result any, index uint64, err error) {
 	result, err = h.c.replica.Propose(ctx, kind, payload)
 	return result, h.c.replica.Applied(), err
 }
@@ -39,7 +39,7 @@ func (h here) Confirm(ctx context.Context) (index uint64, err error) {
 }
 
 // Ask asks the oracle of this node.
-func (h here) Ask(ctx context.Context, count int) (shard.Block, error) {
+func (h here) Ask(ctx context.Context, count int) (raft.Block, error) {
 	return h.c.askHere(ctx, count)
 }
 
@@ -54,18 +54,18 @@ func (c *Cluster) leader() Leader {
 // again calls fn with the leader, again while it certainly did nothing, for as long as
 // ctx lasts.
 func (c *Cluster) again(ctx context.Context, fn func(context.Context, Leader) error) error {
-	return shard.Again(ctx, func(ctx context.Context) error {
+	return raft.Again(ctx, func(ctx context.Context) error {
 		if l := c.leader(); l != nil {
 			return fn(ctx, l)
 		}
-		return shard.ErrNotLeader
+		return raft.ErrNotLeader
 	})
 }
 
 // retry is again for the time that a call may take. When it returns without an error
 // this node has applied the entry at the index that fn returned.
 func (c *Cluster) retry(ctx context.Context, fn func(context.Context, Leader) (index uint64, err error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, shard.ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, raft.ErrTimeout)
 	defer cancel()
 	var index uint64
 	err := c.again(ctx, func(ctx context.Context, l Leader) (err error) {

@@ -12,12 +12,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/auth"
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // kind says what a command of the system shard is. The numbers are in the log for
 // ever; payloads are JSON but where it is said.
-type kind shard.Kind
+type kind raft.Kind
 
 const (
 	kindBootstrap kind = 1
@@ -70,7 +70,7 @@ type Machine struct {
 	sessions auth.Sessions
 }
 
-var _ shard.Machine = (*Machine)(nil)
+var _ raft.Machine = (*Machine)(nil)
 
 // Open loads the state of the system shard's replica whose keys begin with
 // prefix.
@@ -116,7 +116,7 @@ func (m *Machine) Reload() error {
 }
 
 // Apply starts a run of commands.
-func (m *Machine) Apply(b *pebble.Batch) shard.Run {
+func (m *Machine) Apply(b *pebble.Batch) raft.Run {
 	return &run{m: m, out: records{b: b, prefix: m.prefix}}
 }
 
@@ -149,7 +149,7 @@ func (r *run) change() *State {
 // Command applies one command. Of these, the system shard rejects only changes of
 // users and logins: any other command that no longer fits changes nothing, and its
 // result says so.
-func (r *run) Command(c shard.Command, _ bool) (result any, rejected, failed error) {
+func (r *run) Command(c raft.Command, _ bool) (result any, rejected, failed error) {
 	switch kind(c.Kind) {
 	case kindBootstrap:
 		var p bootstrap

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // The oracle is the leader of the system shard: a counter in memory, below a limit
@@ -61,7 +61,7 @@ type counter struct {
 	ahead int64
 }
 
-var _ shard.Leadership = (*counter)(nil)
+var _ raft.Leadership = (*counter)(nil)
 
 // Began starts at the limit that all earlier leaders obeyed.
 func (c *counter) Began(term uint64) {
@@ -87,13 +87,13 @@ func (c *counter) Tick() {
 
 // allot hands out n numbers. Where the limit is too low it returns the one that is
 // needed instead.
-func (c *counter) allot(n int64) (b shard.Block, term uint64, limit int64, err error) {
+func (c *counter) allot(n int64) (b raft.Block, term uint64, limit int64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	order := c.machine.State().Order
 	switch {
 	case c.term == 0:
-		return b, 0, 0, shard.ErrNotLeader
+		return b, 0, 0, raft.ErrNotLeader
 	case !order.Begun:
 		return b, 0, 0, errNoOrder
 	}
@@ -101,7 +101,7 @@ func (c *counter) allot(n int64) (b shard.Block, term uint64, limit int64, err e
 	if c.last+n > order.Limit {
 		return b, 0, c.last + n + c.step, nil
 	}
-	b = shard.Block{First: c.last + 1, Newest: c.last + n, Compacted: order.Compacted}
+	b = raft.Block{First: c.last + 1, Newest: c.last + n, Compacted: order.Compacted}
 	c.last += n
 	return b, c.term, 0, nil
 }
@@ -128,21 +128,21 @@ func (c *counter) serves(term uint64) bool {
 }
 
 // errNoOrder is returned while the cluster's one shard counts by itself.
-var errNoOrder = fmt.Errorf("%w: the cluster has no order of revisions", shard.ErrNotApplied)
+var errNoOrder = fmt.Errorf("%w: the cluster has no order of revisions", raft.ErrNotApplied)
 
-var _ shard.Oracle = (*Cluster)(nil)
+var _ raft.Oracle = (*Cluster)(nil)
 
-// Ask asks the oracle once, on whichever node it is. See shard.Oracle.
-func (c *Cluster) Ask(ctx context.Context, count int) (shard.Block, error) {
+// Ask asks the oracle once, on whichever node it is. See raft.Oracle.
+func (c *Cluster) Ask(ctx context.Context, count int) (raft.Block, error) {
 	l := c.leader()
 	if l == nil {
-		return shard.Block{}, shard.ErrNotLeader
+		return raft.Block{}, raft.ErrNotLeader
 	}
 	return l.Ask(ctx, count)
 }
 
 // askHere asks the oracle, which must be this node, once.
-func (c *Cluster) askHere(ctx context.Context, count int) (shard.Block, error) {
+func (c *Cluster) askHere(ctx context.Context, count int) (raft.Block, error) {
 	for {
 		b, term, limit, err := c.counter.allot(int64(count))
 		if err != nil {
@@ -159,14 +159,14 @@ func (c *Cluster) askHere(ctx context.Context, count int) (shard.Block, error) {
 			return b, err
 		}
 		if !c.counter.serves(term) {
-			return b, shard.ErrNotLeader
+			return b, raft.ErrNotLeader
 		}
 		return b, nil
 	}
 }
 
 // Newest asks the oracle for the newest number, again while it can't be reached.
-func (c *Cluster) Newest(ctx context.Context) (b shard.Block, err error) {
+func (c *Cluster) Newest(ctx context.Context) (b raft.Block, err error) {
 	err = c.again(ctx, func(ctx context.Context, l Leader) error {
 		b, err = l.Ask(ctx, 0)
 		return err
@@ -185,7 +185,7 @@ func (c *Cluster) raiseAhead() {
 	if err != nil {
 		return
 	}
-	_ = c.replica.SubmitLater(shard.Proposal{Kind: shard.Kind(kindLimit), Payload: payload}, nil, func(any, error) {})
+	_ = c.replica.SubmitLater(raft.Proposal{Kind: raft.Kind(kindLimit), Payload: payload}, nil, func(any, error) {})
 }
 
 // raise raises the limit, unless it is as high already. One entry serves all who
@@ -204,7 +204,7 @@ func (c *Cluster) raise(ctx context.Context, limit int64) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.replica.Propose(ctx, shard.Kind(kindLimit), payload)
+	_, err = c.replica.Propose(ctx, raft.Kind(kindLimit), payload)
 	return err
 }
 
@@ -228,10 +228,11 @@ func (c *Cluster) Compacted() (rev int64, changed <-chan struct{}) {
 	return c.State().Order.Compacted, changed
 }
 
-// BeginOrder makes numbers be handed out, above those of the one shard that counted
-// by itself before. Repeated, it does nothing.
-func (c *Cluster) BeginOrder(ctx context.Context, past shard.Past) error {
-	_, err := c.propose(ctx, kindOrder, OrderRecord{Begun: true, Limit: past.Rev, Base: past.Rev, Compacted: past.Compacted})
+// BeginOrder makes numbers be handed out, above the revision of the one shard that counted
+// by itself before; compacted is its compaction revision, -1 before the first. Repeated, it
+// does nothing.
+func (c *Cluster) BeginOrder(ctx context.Context, rev, compacted int64) error {
+	_, err := c.propose(ctx, kindOrder, OrderRecord{Begun: true, Limit: rev, Base: rev, Compacted: compacted})
 	return err
 }
 

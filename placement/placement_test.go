@@ -15,7 +15,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/keys"
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // system is a system shard's state without the Raft around it.
@@ -52,7 +52,7 @@ func (s *system) apply(k kind, command any) bool {
 	}
 	b := s.db.NewBatch()
 	r := s.m.Apply(b)
-	result, rejected, failed := r.Command(shard.Command{Kind: shard.Kind(k), Payload: payload}, true)
+	result, rejected, failed := r.Command(raft.Command{Kind: raft.Kind(k), Payload: payload}, true)
 	if rejected != nil || failed != nil {
 		s.t.Fatal(rejected, failed)
 	}
@@ -157,7 +157,7 @@ func TestPublishedStateNeverChanges(t *testing.T) {
 
 func TestUnknownCommandStopsTheReplica(t *testing.T) {
 	s := newSystem(t)
-	_, _, failed := s.m.Apply(s.db.NewBatch()).Command(shard.Command{Kind: 200}, true)
+	_, _, failed := s.m.Apply(s.db.NewBatch()).Command(raft.Command{Kind: 200}, true)
 	if failed == nil {
 		t.Error("a command of a later version was skipped")
 	}

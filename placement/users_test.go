@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/auth"
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // heard writes down what sessions hear.
@@ -28,7 +28,7 @@ func (s *system) send(k kind, payload []byte) (result any, rejected error) {
 	s.t.Helper()
 	b := s.db.NewBatch()
 	r := s.m.Apply(b)
-	result, rejected, failed := r.Command(shard.Command{Kind: shard.Kind(k), Payload: payload}, true)
+	result, rejected, failed := r.Command(raft.Command{Kind: raft.Kind(k), Payload: payload}, true)
 	if failed != nil {
 		s.t.Fatal(failed)
 	}
@@ -228,7 +228,7 @@ func TestTokensEndBeforeTheChangeIsSeen(t *testing.T) {
 func TestMalformedChangeOfUsers(t *testing.T) {
 	s := newSystem(t)
 	for _, k := range []kind{kindUsers, kindLogin} {
-		_, _, failed := s.m.Apply(s.db.NewBatch()).Command(shard.Command{Kind: shard.Kind(k), Payload: []byte("{")}, true)
+		_, _, failed := s.m.Apply(s.db.NewBatch()).Command(raft.Command{Kind: raft.Kind(k), Payload: []byte("{")}, true)
 		if failed == nil || !strings.Contains(failed.Error(), "decode") {
 			t.Errorf("kind %d: %v", k, failed)
 		}

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // A backup is the magic, the revision, then records of a letter, a length and a
@@ -76,7 +76,7 @@ func (r *Router) still(ctx context.Context) (*still, error) {
 	if err == nil {
 		s, err = r.stillNewest(ctx, s)
 	}
-	if errors.Is(err, errUnled) || errors.Is(err, shard.ErrTimeout) {
+	if errors.Is(err, errUnled) || errors.Is(err, raft.ErrTimeout) {
 		return r.stillHeld(s), nil
 	}
 	return s, err

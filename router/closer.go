@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
@@ -212,7 +213,7 @@ func (c *closer) answered(d *shard.Data, err error) {
 	defer c.mu.Unlock()
 	if w := c.wants[d]; w != nil {
 		w.asking = false
-		if errors.Is(err, shard.ErrStopped) || d.Store().Resolved() >= w.rev {
+		if errors.Is(err, raft.ErrStopped) || d.Store().Resolved() >= w.rev {
 			delete(c.wants, d)
 		}
 	}

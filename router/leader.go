@@ -6,13 +6,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
 // Leader is what only the leader of a data shard can answer. A call is made once; one
-// that finds no leader, or that certainly did nothing, returns shard.ErrNotLeader or
-// shard.ErrNotApplied. The methods are those of shard.Data, which is this node's
+// that finds no leader, or that certainly did nothing, returns raft.ErrNotLeader or
+// raft.ErrNotApplied. The methods are those of shard.Data, which is this node's
 // leader.
 type Leader interface {
 	leaseKeeper
@@ -62,7 +63,7 @@ func (r *Router) again(ctx context.Context, d *shard.Data, fn func(context.Conte
 	if r.leaders == nil {
 		return d.Replica().AtLeader(ctx, func(ctx context.Context) error { return fn(ctx, d) })
 	}
-	return shard.Again(ctx, func(ctx context.Context) error {
+	return raft.Again(ctx, func(ctx context.Context) error {
 		if err := d.Replica().AwaitLeader(ctx); err != nil {
 			return err
 		}
@@ -72,7 +73,7 @@ func (r *Router) again(ctx context.Context, d *shard.Data, fn func(context.Conte
 		if l := r.leaders.Leader(d.Replica().ShardID()); l != nil {
 			return fn(ctx, l)
 		}
-		return shard.ErrNotLeader
+		return raft.ErrNotLeader
 	})
 }
 

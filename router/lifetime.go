@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // lifetime is how long goroutines may run that nobody waits for.
@@ -29,7 +29,7 @@ func (l *lifetime) run(fn func(ctx context.Context)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over {
-		return shard.ErrStopped
+		return raft.ErrStopped
 	}
 	l.wg.Go(func() { fn(l.ctx) })
 	return nil
@@ -40,6 +40,6 @@ func (l *lifetime) end() {
 	l.mu.Lock()
 	l.over = true
 	l.mu.Unlock()
-	l.cancel(shard.ErrStopped)
+	l.cancel(raft.ErrStopped)
 	l.wg.Wait()
 }

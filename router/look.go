@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -19,7 +20,7 @@ import (
 type Order interface {
 	// Newest returns the newest number handed out and the compaction revision, both
 	// newer than the call.
-	Newest(ctx context.Context) (shard.Block, error)
+	Newest(ctx context.Context) (raft.Block, error)
 	// Compact makes rev, a revision that was handed out, the compaction revision. It
 	// reports false if the compaction revision is as high already.
 	Compact(ctx context.Context, rev int64) (bool, error)
@@ -230,7 +231,7 @@ func (r *Router) lookBack(ctx context.Context, reads []reading, rev int64) (*loo
 		case !errors.Is(err, errUnled):
 			return nil, err
 		case rev > resolved:
-			return nil, shard.ErrTimeout
+			return nil, raft.ErrTimeout
 		}
 	}
 	compacted := r.places.State().Order.Compacted

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/internal/share"
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -48,9 +49,9 @@ func (s spans) with(other spans) spans {
 // newest is that a replica of this node lacks nothing of some keys up to the oracle's
 // newest number.
 type newest struct {
-	now shard.Block
+	now raft.Block
 	// begun is what remains for each call to wait for, nil where that was done for all.
-	begun *shard.Promised
+	begun *raft.Promised
 }
 
 func newProofs(r *Router, d *shard.Data) *proofs {
@@ -118,7 +119,7 @@ func (r *Router) promisedOnce(ctx context.Context, d *shard.Data, q promise) err
 
 // newestNumber asks the oracle for the newest number, together with other calls where it
 // may be on another node.
-func (r *Router) newestNumber(ctx context.Context) (shard.Block, error) {
+func (r *Router) newestNumber(ctx context.Context) (raft.Block, error) {
 	if r.leaders == nil {
 		return r.order.Newest(ctx)
 	}
@@ -127,13 +128,13 @@ func (r *Router) newestNumber(ctx context.Context) (shard.Block, error) {
 
 // newestOf returns the oracle's newest number when this node's replica holds every change
 // up to it of what is read that there will ever be. Calls share the number and the proof.
-func (r *Router) newestOf(ctx context.Context, read reading) (shard.Block, error) {
+func (r *Router) newestOf(ctx context.Context, read reading) (raft.Block, error) {
 	n, err := r.proofs[read.d.Replica().ShardID()].newest.Get(ctx, spans{of: read.spans})
 	if err != nil || n.begun == nil {
 		return n.now, err
 	}
 	// Nobody waits for what only others read.
-	if _, err = n.begun.Of(ctx, read.spans); errors.Is(err, shard.ErrNotLeader) {
+	if _, err = n.begun.Of(ctx, read.spans); errors.Is(err, raft.ErrNotLeader) {
 		err = errLookAgain
 	}
 	return n.now, err

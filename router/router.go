@@ -9,6 +9,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/internal/share"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
@@ -64,7 +65,7 @@ type Router struct {
 	// proofs are what calls on this node ask the leaders of shards together, by shard, and
 	// newest what they ask the oracle.
 	proofs map[uint64]*proofs
-	newest share.Share[struct{}, shard.Block]
+	newest share.Share[struct{}, raft.Block]
 	// running is the lifetime of what the router does of its own.
 	running *lifetime
 	// given is the highest revision that clients have seen from this node.
@@ -78,7 +79,7 @@ func New(c Config) *Router {
 	}
 	r.closer, r.running = newCloser(r), newLifetime()
 	r.newest.Go, r.newest.Join = r.running.run, share.Same[struct{}]
-	r.newest.Ask = func(ctx context.Context, _ struct{}) (shard.Block, error) {
+	r.newest.Ask = func(ctx context.Context, _ struct{}) (raft.Block, error) {
 		ctx, cancel := r.bounded(ctx)
 		defer cancel()
 		return r.order.Newest(ctx)
@@ -158,5 +159,5 @@ func (r *Router) whole() (*shard.Data, error) { return r.only(r.places.State().M
 // bounded gives a call the time that it may take. When it is over the outcome is
 // etcd's timeout, not the client's.
 func (r *Router) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, r.timeout, shard.ErrTimeout)
+	return context.WithTimeoutCause(ctx, r.timeout, raft.ErrTimeout)
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/placement"
@@ -47,7 +48,7 @@ const hostID = "00000000-0000-4000-8000-000000000001"
 // in fake time.
 type system struct {
 	*Router
-	host   *shard.Host
+	host   *raft.Host
 	shards map[uint64]*shard.Data
 	db     *pebble.DB
 }
@@ -60,11 +61,11 @@ func newSystem(t *testing.T, m placement.Map, leaderless bool) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, err := shard.OpenHost(shard.HostConfig{
+	host, err := raft.OpenHost(raft.HostConfig{
 		Dir: "/raft", Name: "test", NodeHostID: hostID, Address: "here",
 		Resolve:      func(id string) (string, bool) { return "here", id == hostID },
 		DeploymentID: 1, LogShards: 1, Tick: 10 * time.Millisecond, HeartbeatTicks: 1, ElectionTicks: 10,
-		DB: db, Syncer: shard.NewSyncer(db), StateFS: vfs.NewMem(), TempDir: "tmp", RaftFS: raftvfs.NewMem(),
+		DB: db, Syncer: raft.NewSyncer(db), StateFS: vfs.NewMem(), TempDir: "tmp", RaftFS: raftvfs.NewMem(),
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -80,7 +81,7 @@ func newSystem(t *testing.T, m placement.Map, leaderless bool) *system {
 		if s.shards[p.Shard] != nil {
 			continue
 		}
-		d, err := host.StartData(shard.DataConfig{ShardID: p.Shard, ReplicaID: 1, Members: members, Oracle: order})
+		d, err := shard.Start(host, shard.DataConfig{ShardID: p.Shard, ReplicaID: 1, Members: members, Oracle: order})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,15 +113,15 @@ type tally struct {
 	compacted int64
 }
 
-func (o *tally) Ask(_ context.Context, count int) (shard.Block, error) {
+func (o *tally) Ask(_ context.Context, count int) (raft.Block, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	first := o.last + 1
 	o.last += int64(count)
-	return shard.Block{First: first, Newest: o.last, Compacted: o.compacted}, nil
+	return raft.Block{First: first, Newest: o.last, Compacted: o.compacted}, nil
 }
 
-func (o *tally) Newest(ctx context.Context) (shard.Block, error) { return o.Ask(ctx, 0) }
+func (o *tally) Newest(ctx context.Context) (raft.Block, error) { return o.Ask(ctx, 0) }
 
 func (o *tally) Compact(_ context.Context, rev int64) (bool, error) {
 	o.mu.Lock()
@@ -164,7 +165,7 @@ func TestCallsWithoutLeaderTimeOut(t *testing.T) {
 			"renew": func(ctx context.Context) error { _, err := s.LeaseRenew(ctx, 1); return err },
 		} {
 			start := time.Now()
-			if err := call(t.Context()); !errors.Is(err, shard.ErrTimeout) {
+			if err := call(t.Context()); !errors.Is(err, raft.ErrTimeout) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if took := time.Since(start); took != 7*time.Second {

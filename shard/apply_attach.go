@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 )
 
@@ -16,17 +17,17 @@ type verdict struct {
 }
 
 // errUndecided turns away a command that uses a lease of which it brings no verdict.
-var errUndecided = fmt.Errorf("%w: it uses a lease that the shard does not know", ErrNotApplied)
+var errUndecided = fmt.Errorf("%w: it uses a lease that the shard does not know", raft.ErrNotApplied)
 
 // unknownLeaseError turns away a command that uses, where it goes, a lease that its home
 // did not know when it was asked.
 type unknownLeaseError struct{ id int64 }
 
 func (e unknownLeaseError) Error() string {
-	return fmt.Sprintf("%v: its home did not know lease %d", ErrNotApplied, e.id)
+	return fmt.Sprintf("%v: its home did not know lease %d", raft.ErrNotApplied, e.id)
 }
 
-func (unknownLeaseError) Unwrap() error { return ErrNotApplied }
+func (unknownLeaseError) Unwrap() error { return raft.ErrNotApplied }
 
 var errBadVerdicts = errors.New("malformed verdicts")
 
@@ -63,7 +64,7 @@ func cutVerdicts(src []byte) (verdicts []verdict, rest []byte, err error) {
 }
 
 // attached applies a command with what it brings of leases that are kept elsewhere.
-func (r *dataRun) attached(c Command, want bool) (result any, rejected, failed error) {
+func (r *dataRun) attached(c raft.Command, want bool) (result any, rejected, failed error) {
 	verdicts, rest, err := cutVerdicts(c.Payload)
 	if err != nil {
 		return nil, nil, err
@@ -72,7 +73,7 @@ func (r *dataRun) attached(c Command, want bool) (result any, rejected, failed e
 		return nil, nil, errBadVerdicts
 	}
 	r.verdicts = verdicts
-	c.Kind, c.Payload = Kind(rest[0]), rest[1:]
+	c.Kind, c.Payload = raft.Kind(rest[0]), rest[1:]
 	return r.command(c, want)
 }
 
@@ -142,7 +143,7 @@ func (r *dataRun) register(payload []byte) (uint64, error) {
 
 // drop deletes the keys of leases whose end their homes have decided, those of each at
 // a revision of its own.
-func (r *dataRun) drop(c Command) error {
+func (r *dataRun) drop(c raft.Command) error {
 	return eachNumberedRef(c, func(ref leaseRef, number int64) error {
 		keys, err := r.d.leases.Drop(r.batch, lease.Ref{ID: ref.id, Incarnation: ref.incarnation})
 		if err != nil {

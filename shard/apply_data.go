@@ -8,6 +8,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
@@ -47,22 +48,22 @@ var errUnknownKind = errors.New("unknown kind of command: a newer version wrote 
 
 // Command applies one command. The number of one that is taken counts as reached
 // whatever comes of it.
-func (r *dataRun) Command(c Command, want bool) (result any, rejected, failed error) {
+func (r *dataRun) Command(c raft.Command, want bool) (result any, rejected, failed error) {
 	reached, rejected, failed := r.place(c)
 	if rejected != nil || failed != nil {
 		return nil, rejected, failed
 	}
 	defer r.w.Reach(reached)
 	r.verdicts, r.undecided = nil, nil
-	if r.fence.Closed && fenced(c.Kind) {
+	if r.fence.Closed && fenced(Kind(c.Kind)) {
 		return nil, ErrOutdated, nil
 	}
 	return r.command(c, want)
 }
 
 // command applies one command that the fence lets pass.
-func (r *dataRun) command(c Command, want bool) (result any, rejected, failed error) {
-	switch c.Kind { //nolint:exhaustive // run has the others
+func (r *dataRun) command(c raft.Command, want bool) (result any, rejected, failed error) {
+	switch Kind(c.Kind) { //nolint:exhaustive // run has the others
 	case kindGuarded:
 		return r.guarded(c, want)
 	case kindAttached:
@@ -77,7 +78,7 @@ func (r *dataRun) command(c Command, want bool) (result any, rejected, failed er
 	case r.undecided != nil && errors.Is(err, mvcc.ErrLeaseNotFound):
 		return nil, r.undecided, nil
 	case mvcc.Rejected(err), errors.Is(err, lease.ErrExists), errors.Is(err, lease.ErrNotFound),
-		errors.Is(err, lease.ErrEnding), errors.Is(err, ErrNotApplied):
+		errors.Is(err, lease.ErrEnding), errors.Is(err, raft.ErrNotApplied):
 		return nil, err, nil
 	default:
 		return nil, nil, err
@@ -85,8 +86,8 @@ func (r *dataRun) command(c Command, want bool) (result any, rejected, failed er
 }
 
 // run runs one command without anything around it.
-func (r *dataRun) run(c Command, want bool) (result any, err error) {
-	switch c.Kind {
+func (r *dataRun) run(c raft.Command, want bool) (result any, err error) {
+	switch Kind(c.Kind) {
 	case KindPut:
 		result, err = applyOwned(r, c, want, new(pb.PutRequest), r.w.Put)
 	case KindDeleteRange:
@@ -131,7 +132,7 @@ func (r *dataRun) run(c Command, want bool) (result any, err error) {
 
 // apply decodes the command's request and runs it.
 func apply[Request proto.Message, Response any](
-	c Command, want bool, request Request, run func(Request, mvcc.Opts) (Response, error),
+	c raft.Command, want bool, request Request, run func(Request, mvcc.Opts) (Response, error),
 ) (any, error) {
 	if err := proto.Unmarshal(c.Payload, request); err != nil {
 		return nil, fmt.Errorf("decode command: %w", err)
@@ -141,7 +142,7 @@ func apply[Request proto.Message, Response any](
 
 // applyOwned is apply of a request for keys, which the shard must own.
 func applyOwned[Request proto.Message, Response any](
-	r *dataRun, c Command, want bool, request Request, run func(Request, mvcc.Opts) (Response, error),
+	r *dataRun, c raft.Command, want bool, request Request, run func(Request, mvcc.Opts) (Response, error),
 ) (any, error) {
 	return apply(c, want, request, func(request Request, o mvcc.Opts) (resp Response, err error) {
 		if !r.all && !r.owns(spans(request)) {
@@ -187,7 +188,7 @@ func (r *dataRun) Publish() {
 
 // observe tells of the leases that the run granted and ended.
 func (r *dataRun) observe() {
-	o := r.d.replica.observer
+	o := r.d.observer
 	for _, rec := range r.granted {
 		o.LeaseGranted(rec.TTL)
 	}

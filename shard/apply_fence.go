@@ -1,9 +1,13 @@
 package shard
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/latchkey-db/latchkey/internal/raft"
+)
 
 // guarded applies a command that a user sent, if the guard lets it pass.
-func (r *dataRun) guarded(c Command, want bool) (result any, rejected, failed error) {
+func (r *dataRun) guarded(c raft.Command, want bool) (result any, rejected, failed error) {
 	g, rest, err := cutGuard(c.Payload)
 	if err != nil {
 		return nil, nil, err
@@ -19,7 +23,7 @@ func (r *dataRun) guarded(c Command, want bool) (result any, rejected, failed er
 			return nil, ErrForbidden, nil
 		}
 	}
-	c.Kind, c.Payload = Kind(rest[0]), rest[1:]
+	c.Kind, c.Payload = raft.Kind(rest[0]), rest[1:]
 	return r.command(c, want)
 }
 
@@ -32,7 +36,7 @@ func (r *dataRun) raise(payload []byte) error {
 	if f.Epoch <= r.fence.Epoch {
 		return nil
 	}
-	if err := r.batch.Set(fenceKey(r.d.replica.prefix), appendFence(nil, f), nil); err != nil {
+	if err := r.batch.Set(fenceKey(r.d.prefix), appendFence(nil, f), nil); err != nil {
 		return fmt.Errorf("write fence: %w", err)
 	}
 	r.fence = f

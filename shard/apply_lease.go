@@ -8,6 +8,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
@@ -137,7 +138,7 @@ func (r *dataRun) current(ref leaseRef) bool {
 
 // expire ends leases whose time has passed, each at a revision of its own, and
 // returns those that it ended.
-func (r *dataRun) expire(c Command) ([]int64, error) {
+func (r *dataRun) expire(c raft.Command) ([]int64, error) {
 	var ended []int64
 	err := eachNumberedRef(c, func(ref leaseRef, number int64) error {
 		if !r.current(ref) {
@@ -152,7 +153,7 @@ func (r *dataRun) expire(c Command) ([]int64, error) {
 
 // eachNumberedRef calls fn for every reference of a command with the number that is
 // the reference's own, 0 where the shard counts by itself.
-func eachNumberedRef(c Command, fn func(ref leaseRef, number int64) error) error {
+func eachNumberedRef(c raft.Command, fn func(ref leaseRef, number int64) error) error {
 	next := c.Number
 	return eachLeaseRef(c.Payload, func(ref leaseRef) error {
 		number := next

@@ -8,17 +8,18 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
 
 var (
 	// errUnnumbered turns away what was proposed without a number to a shard that
 	// has become an ordered one, and what it does not take any more.
-	errUnnumbered = fmt.Errorf("%w: the shard is ordered", ErrNotApplied)
+	errUnnumbered = fmt.Errorf("%w: the shard is ordered", raft.ErrNotApplied)
 	// errOvertaken turns away a command whose number the shard has passed.
-	errOvertaken = fmt.Errorf("%w: its number is too old", ErrNotApplied)
+	errOvertaken = fmt.Errorf("%w: its number is too old", raft.ErrNotApplied)
 	// errNotOwned turns away a command for keys or a lease of another shard.
-	errNotOwned = fmt.Errorf("%w: the shard does not own what it is for", ErrNotApplied)
+	errNotOwned = fmt.Errorf("%w: the shard does not own what it is for", raft.ErrNotApplied)
 )
 
 // numbers returns how many numbers a command of an ordered shard takes.
@@ -39,15 +40,15 @@ func numbers(k Kind, payload []byte) (int, error) {
 
 // place gives a command its place in the order of revisions, or says why it has
 // none. reached is the revision that the shard has reached behind it.
-func (r *dataRun) place(c Command) (reached int64, rejected, failed error) {
+func (r *dataRun) place(c raft.Command) (reached int64, rejected, failed error) {
 	if !r.shape.Ordered {
 		return 0, nil, nil
 	}
-	n, err := numbers(c.Kind, c.Payload)
+	n, err := numbers(Kind(c.Kind), c.Payload)
 	switch {
 	case err != nil:
 		return 0, nil, err
-	case c.Kind == KindCompact:
+	case Kind(c.Kind) == KindCompact:
 		return 0, errUnnumbered, nil
 	case n == 0:
 		return 0, nil, nil
@@ -98,7 +99,7 @@ func (r *dataRun) order() (Past, error) {
 }
 
 func (r *dataRun) reshape(s Shape) error {
-	if err := r.batch.Set(shapeKey(r.d.replica.prefix), appendShape(nil, s), nil); err != nil {
+	if err := r.batch.Set(shapeKey(r.d.prefix), appendShape(nil, s), nil); err != nil {
 		return fmt.Errorf("write shape: %w", err)
 	}
 	r.setShape(s)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
@@ -97,18 +98,18 @@ func (t *turnedAway) again(rejected error) (bool, error) {
 // that it may use. What they said is used only in the term in which they were asked.
 // Where the command turns out to use a lease that its home did not know they are asked
 // again. For a command of another node that node does so, since its id is used up.
-func (d *Data) attachAndSubmit(ctx context.Context, p Proposal, ids []int64, g *Guard) (outcome, error) {
+func (d *Data) attachAndSubmit(ctx context.Context, p raft.Proposal, ids []int64, g *Guard) (raft.Outcome, error) {
 	kind, payload := p.Kind, p.Payload
 	var turned turnedAway
 	for {
 		o, err := d.attachOnce(ctx, p, ids, func(v []verdict) (Kind, []byte) {
 			return guarded(g, kindAttached, append(append(appendVerdicts(nil, v), byte(kind)), payload...))
 		})
-		if err != nil || p.ID != (CommandID{}) {
+		if err != nil || p.ID != (raft.CommandID{}) {
 			return o, err
 		}
 		var again bool
-		if again, o.err = turned.again(o.err); !again {
+		if again, o.Err = turned.again(o.Err); !again {
 			return o, nil
 		}
 	}
@@ -116,29 +117,30 @@ func (d *Data) attachAndSubmit(ctx context.Context, p Proposal, ids []int64, g *
 
 // attachOnce asks the homes and proposes the command. A put with a lease that its home
 // does not know need not be proposed.
-func (d *Data) attachOnce(ctx context.Context, p Proposal, ids []int64, command func([]verdict) (Kind, []byte)) (o outcome, err error) {
+func (d *Data) attachOnce(ctx context.Context, p raft.Proposal, ids []int64, command func([]verdict) (Kind, []byte)) (o raft.Outcome, err error) {
 	roads := d.roads.Load()
 	serving := d.replica.Serving()
 	if roads == nil || serving == 0 || p.Term != 0 && p.Term != serving {
-		return o, ErrNotLeader
+		return o, raft.ErrNotLeader
 	}
 	p.Term = serving
 	var verdicts []verdict
 	d.pending.add(ids, 1)
 	defer d.pending.add(ids, -1)
 	for _, id := range ids {
-		incarnation, err := (*roads).Register(ctx, id, d.replica.shardID)
+		incarnation, err := (*roads).Register(ctx, id, d.replica.ShardID())
 		if err != nil && !errors.Is(err, lease.ErrNotFound) {
 			return o, err
 		}
 		verdicts = append(verdicts, verdict{id, incarnation})
 	}
-	if p.Kind == KindPut && verdicts[0].incarnation == 0 {
+	if Kind(p.Kind) == KindPut && verdicts[0].incarnation == 0 {
 		return o, mvcc.ErrLeaseNotFound
 	}
-	d.replica.stall("registered")
-	p.Kind, p.Payload = command(verdicts)
-	return d.replica.outcomeOf(ctx, p)
+	d.replica.Stall("registered")
+	kind, payload := command(verdicts)
+	p.Kind, p.Payload = raft.Kind(kind), payload
+	return d.replica.Decide(ctx, p)
 }
 
 // Register notes that another shard may have keys of a lease that is kept here, and
@@ -146,7 +148,7 @@ func (d *Data) attachOnce(ctx context.Context, p Proposal, ids []int64, command 
 // lease.ErrNotFound and lease.ErrEnding.
 func (d *Data) Register(ctx context.Context, id int64, shardID uint64) (uint64, error) {
 	payload := binary.AppendUvarint(binary.AppendVarint(nil, id), shardID)
-	result, err := d.replica.Propose(ctx, kindLeaseRegister, payload)
+	result, err := d.replica.Propose(ctx, raft.Kind(kindLeaseRegister), payload)
 	if err != nil {
 		return 0, err
 	}
@@ -160,8 +162,8 @@ func (d *Data) Register(ctx context.Context, id int64, shardID uint64) (uint64, 
 // Drop deletes the keys of leases whose end their homes have decided. Errors are those
 // of Replica.Submit.
 func (d *Data) Drop(ctx context.Context, ended []lease.Ref) error {
-	_, err := d.replica.Submit(ctx, Proposal{
-		Kind: kindLeaseDrop, Payload: appendRefs(ended), Numbers: len(ended), Writes: Writes{Unknown: true},
+	_, err := d.replica.Submit(ctx, raft.Proposal{
+		Kind: raft.Kind(kindLeaseDrop), Payload: appendRefs(ended), Numbers: len(ended), Writes: raft.Writes{Unknown: true},
 	})
 	return err
 }

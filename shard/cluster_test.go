@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,251 +12,168 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	pvfs "github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/lni/dragonboat/v4"
-	"github.com/lni/dragonboat/v4/config"
-	chantransport "github.com/lni/dragonboat/v4/plugin/chan"
-	"github.com/lni/dragonboat/v4/raftio"
-	raftpb "github.com/lni/dragonboat/v4/raftpb"
 	"github.com/lni/vfs"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
-// register is a machine of numbered cells: command kindAdd adds to a cell and
-// returns the cell's new value.
-type register struct {
-	db     *pebble.DB
-	prefix []byte
-
-	mu    sync.Mutex
-	cells map[string]uint64
-	// trail lists the ids of all commands in the order of their application
-	// since the state was loaded.
-	trail []CommandID
-	// reloads, if not nil, is called before the state is replaced.
-	reloads func()
+// network carries frames between the nodes of a cluster.
+type network struct {
+	mu sync.Mutex
+	// wires by host, and the host that is cut off, if any; protected by mu.
+	wires map[string]*wire
+	cut   string
 }
 
-const kindAdd Kind = 1
+// isolate cuts one host off in both directions.
+func (n *network) isolate(host string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cut = host
+}
 
-func newRegister(tb testing.TB, db *pebble.DB, prefix []byte) *register {
-	tb.Helper()
-	m := &register{db: db, prefix: prefix}
-	if err := m.Reload(); err != nil {
-		tb.Fatal(err)
+func (n *network) heal() { n.isolate("") }
+
+// wire is a host's end of the network.
+type wire struct {
+	net  *network
+	self string
+
+	mu sync.RWMutex
+	// message and chunk are protected by mu.
+	message func(from string, frame []byte)
+	chunk   func(from string, frame []byte) bool
+}
+
+func (n *network) wire(host string) *wire {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.wires == nil {
+		n.wires = make(map[string]*wire)
 	}
-	return m
+	w := &wire{net: n, self: host}
+	n.wires[host] = w
+	return w
 }
 
-func (m *register) cellKey(name string) []byte {
-	return append(append(append([]byte(nil), m.prefix...), 'c'), name...)
+func (w *wire) Listen(message func(string, []byte), chunk func(string, []byte) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.message, w.chunk = message, chunk
 }
 
-func (m *register) BeginReload() {
-	if m.reloads != nil {
-		m.reloads()
+func (w *wire) Deafen() { w.Listen(nil, nil) }
+
+func (w *wire) Connect(_ context.Context, host string) (raft.WireConn, error) {
+	return conn{w, host, false}, nil
+}
+
+func (w *wire) ConnectSnapshot(_ context.Context, host string) (raft.WireConn, error) {
+	return conn{w, host, true}, nil
+}
+
+type conn struct {
+	from  *wire
+	to    string
+	parts bool
+}
+
+var errUnreachable = errors.New("unreachable")
+
+// Send loses what is sent to or by a host that is cut off.
+func (c conn) Send(frame []byte) error {
+	n := c.from.net
+	n.mu.Lock()
+	to, lost := n.wires[c.to], n.cut == c.to || n.cut == c.from.self
+	n.mu.Unlock()
+	if to == nil {
+		return errUnreachable
 	}
-}
-
-func (m *register) Reload() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.cells = make(map[string]uint64)
-	low := m.cellKey("")
-	it, err := m.db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: keys.PrefixEnd(low)})
-	if err != nil {
-		return err
-	}
-	for it.First(); it.Valid(); it.Next() {
-		m.cells[string(it.Key()[len(low):])] = binary.BigEndian.Uint64(it.Value())
-	}
-	return it.Close()
-}
-
-func (m *register) get(name string) uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.cells[name]
-}
-
-func (m *register) applied() []CommandID {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return append([]CommandID(nil), m.trail...)
-}
-
-type registerRun struct {
-	m     *register
-	b     *pebble.Batch
-	dirty map[string]uint64
-	trail []CommandID
-}
-
-func (m *register) Apply(b *pebble.Batch) Run {
-	return &registerRun{m: m, b: b, dirty: make(map[string]uint64)}
-}
-
-func (r *registerRun) Command(c Command, want bool) (any, error, error) {
-	name := string(c.Payload)
-	v, ok := r.dirty[name]
-	if !ok {
-		v = r.m.get(name)
-	}
-	r.dirty[name] = v + 1
-	r.trail = append(r.trail, c.ID)
-	if !want {
-		return nil, nil, nil
-	}
-	return v + 1, nil, nil
-}
-
-func (r *registerRun) Begin() error { return nil }
-
-func (r *registerRun) Finish() error {
-	for name, v := range r.dirty {
-		if err := r.b.Set(r.m.cellKey(name), binary.BigEndian.AppendUint64(nil, v), nil); err != nil {
-			return err
-		}
+	to.mu.RLock()
+	defer to.mu.RUnlock()
+	switch {
+	case to.message == nil, c.parts && lost:
+		return errUnreachable
+	case lost:
+	case !c.parts:
+		to.message(c.from.self, frame)
+	case !to.chunk(c.from.self, frame):
+		return errUnreachable
 	}
 	return nil
 }
 
-func (r *registerRun) Publish() {
-	r.m.mu.Lock()
-	defer r.m.mu.Unlock()
-	for name, v := range r.dirty {
-		r.m.cells[name] = v
-	}
-	r.m.trail = append(r.m.trail, r.trail...)
-}
-
-// network is the chan transport with faults.
-type network struct {
-	mu sync.Mutex
-	// drop decides on a message; nil passes all.
-	drop func(from, to string, m *raftpb.Message) bool
-	// repeat decides on a message that is delivered twice.
-	repeat func(from, to string, m *raftpb.Message) bool
-}
-
-func (n *network) setDrop(f func(from, to string, m *raftpb.Message) bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.drop = f
-}
-
-func (n *network) setRepeat(f func(from, to string, m *raftpb.Message) bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.repeat = f
-}
-
-// isolate cuts one address off in both directions.
-func (n *network) isolate(addr string) {
-	n.setDrop(func(from, to string, _ *raftpb.Message) bool { return from == addr || to == addr })
-}
-
-func (n *network) heal() { n.setDrop(nil) }
-
-// pass returns what arrives of a message: nothing, itself, or itself twice.
-func (n *network) pass(from, to string, m *raftpb.Message) int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch {
-	case n.drop != nil && n.drop(from, to, m):
-		return 0
-	case n.repeat != nil && n.repeat(from, to, m):
-		return 2
-	}
-	return 1
-}
-
-func (n *network) Create(c config.NodeHostConfig, m raftio.MessageHandler, ch raftio.ChunkHandler) raftio.ITransport {
-	return &faultyTransport{ITransport: chantransport.NewChanTransport(c, m, ch), net: n, self: c.RaftAddress}
-}
-
-func (*network) Validate(string) bool { return true }
-
-type faultyTransport struct {
-	raftio.ITransport
-	net  *network
-	self string
-}
-
-func (f *faultyTransport) GetConnection(ctx context.Context, target string) (raftio.IConnection, error) {
-	c, err := f.ITransport.GetConnection(ctx, target)
-	if err != nil {
-		return nil, err
-	}
-	return &faultyConnection{IConnection: c, from: f, to: target}, nil
-}
-
-type faultyConnection struct {
-	raftio.IConnection
-	from *faultyTransport
-	to   string
-}
-
-func (c *faultyConnection) SendMessageBatch(b raftpb.MessageBatch) error {
-	var kept []raftpb.Message
-	for i := range b.Requests {
-		for range c.from.net.pass(c.from.self, c.to, &b.Requests[i]) {
-			kept = append(kept, b.Requests[i])
-		}
-	}
-	if len(kept) == 0 {
-		return nil
-	}
-	b.Requests = kept
-	return c.IConnection.SendMessageBatch(b)
-}
+func (conn) Close() {}
 
 const testShard = 1
 
-// member of a test cluster.
+// testNode is a member of a test cluster.
 type testNode struct {
 	id     uint64
 	raftFS *vfs.MemFS
 	state  pvfs.FS
 	db     *pebble.DB
-	host   *Host
-	r      *Replica
-	m      *register
+	host   *raft.Host
+	r      *raft.Replica
 	data   *Data
-	// reloads is the register's.
-	reloads func()
+
+	mu sync.Mutex
+	// recoveries counts the states that came by snapshot. Protected by mu.
+	recoveries int
 }
 
+// recovered returns how often the node's state came by snapshot.
+func (nd *testNode) recovered() int {
+	nd.mu.Lock()
+	defer nd.mu.Unlock()
+	return nd.recoveries
+}
+
+// stall counts, and stalls nothing.
+func (nd *testNode) stall(_ uint64, at string) {
+	nd.mu.Lock()
+	defer nd.mu.Unlock()
+	if at == "recover" {
+		nd.recoveries++
+	}
+}
+
+// observer hears of a node's host and of its shard.
+type observer interface {
+	raft.Observer
+	Observer
+}
+
+// cluster is a few nodes with one data shard that owns everything.
 type cluster struct {
 	t     testing.TB
-	name  string
 	net   *network
 	nodes []*testNode
-	// keepsData makes the shard a data shard instead of a register.
-	keepsData bool
-	// oracle makes the data shard an ordered one; nil for one that counts by itself.
-	oracle Oracle
+	// logged is how many entries lie between two snapshots, of which the log keeps one; 0
+	// leaves both to the host.
+	logged uint64
 	// observer hears of the hosts that are started from now on.
-	observer Observer
+	observer observer
 }
 
 func nodeHostID(i uint64) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", i) }
 
-func newCluster(tb testing.TB, n uint64) *cluster {
-	tb.Helper()
-	return makeCluster(tb, n, cluster{})
-}
-
 func newDataCluster(tb testing.TB, n uint64) *cluster {
 	tb.Helper()
-	return makeCluster(tb, n, cluster{keepsData: true})
+	return makeCluster(tb, n, &cluster{})
 }
 
-// makeCluster starts n nodes of a cluster, of which kind says what it keeps.
-func makeCluster(tb testing.TB, n uint64, kind cluster) *cluster {
+// newForgetfulCluster returns a cluster whose logs don't reach back.
+func newForgetfulCluster(tb testing.TB, n uint64) *cluster {
 	tb.Helper()
-	c := &kind
-	c.t, c.name, c.net = tb, tb.Name(), &network{}
+	return makeCluster(tb, n, &cluster{logged: 50})
+}
+
+// makeCluster starts n nodes of a cluster.
+func makeCluster(tb testing.TB, n uint64, c *cluster) *cluster {
+	tb.Helper()
+	c.t, c.net = tb, &network{}
 	for i := uint64(1); i <= n; i++ {
 		c.nodes = append(c.nodes, &testNode{id: i, raftFS: vfs.NewMem(), state: pvfs.NewMem()})
 	}
@@ -267,27 +183,15 @@ func makeCluster(tb testing.TB, n uint64, kind cluster) *cluster {
 	return c
 }
 
-func (c *cluster) addr(i uint64) string { return fmt.Sprintf("%s-%d", c.name, i) }
+func (*cluster) addr(i uint64) string { return nodeHostID(i) }
 
 func (c *cluster) start(nd *testNode) {
 	c.t.Helper()
-	if err := c.open(nd); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// open starts a node; one that can't be started is stopped.
-func (c *cluster) open(nd *testNode) (err error) {
-	c.t.Helper()
+	var err error
 	nd.db, err = pebble.Open("state", &pebble.Options{FS: nd.state, FormatMajorVersion: pebble.FormatNewest, Logger: quietPebble{}})
 	if err != nil {
-		return err
+		c.t.Fatal(err)
 	}
-	defer func() {
-		if err != nil {
-			c.stop(nd)
-		}
-	}()
 	members := make(map[uint64]string)
 	for _, m := range c.nodes {
 		members[m.id] = nodeHostID(m.id)
@@ -296,44 +200,33 @@ func (c *cluster) open(nd *testNode) (err error) {
 	if os.Getenv("RAFTLOG") != "" {
 		level = slog.LevelDebug
 	}
-	nd.host, err = OpenHost(HostConfig{
+	hc := raft.HostConfig{
 		Dir: "/raft", Name: "test", NodeHostID: nodeHostID(nd.id), Address: c.addr(nd.id),
-		Resolve: func(id string) (string, bool) {
-			for _, m := range c.nodes {
-				if nodeHostID(m.id) == id {
-					return c.addr(m.id), true
-				}
-			}
-			return "", false
-		},
+		Resolve:      func(id string) (string, bool) { return id, true },
 		DeploymentID: 7, LogShards: 1, Tick: 10 * time.Millisecond, HeartbeatTicks: 2, ElectionTicks: 20,
-		DB: nd.db, Syncer: NewSyncer(nd.db), StateFS: nd.state, TempDir: "tmp", RaftFS: nd.raftFS, Transport: c.net, Observer: c.observer,
+		DB: nd.db, Syncer: raft.NewSyncer(nd.db), StateFS: nd.state, TempDir: "tmp", RaftFS: nd.raftFS, Wire: c.net.wire(nodeHostID(nd.id)),
+		Stall: nd.stall, SnapshotEntries: c.logged,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
-	})
-	if err != nil {
-		return err
 	}
-	if c.keepsData {
-		nd.data, err = nd.host.StartData(DataConfig{ShardID: testShard, ReplicaID: nd.id, Members: members, Oracle: c.oracle})
-		if err != nil {
-			return err
-		}
-		nd.r = nd.data.Replica()
-		return nil
+	dc := DataConfig{ShardID: testShard, ReplicaID: nd.id, Members: members}
+	if c.logged != 0 {
+		hc.KeptEntries = 1
 	}
-	nd.m = newRegister(c.t, nd.db, Prefix(testShard, nd.id))
-	nd.m.reloads = nd.reloads
-	nd.r, err = nd.host.Start(ReplicaConfig{ShardID: testShard, ReplicaID: nd.id, Members: members, Machine: nd.m})
-	return err
+	if c.observer != nil {
+		hc.Observer, dc.Observer = c.observer, c.observer
+	}
+	if nd.host, err = raft.OpenHost(hc); err != nil {
+		c.t.Fatal(err)
+	}
+	if nd.data, err = Start(nd.host, dc); err != nil {
+		c.t.Fatal(err)
+	}
+	nd.r = nd.data.Replica()
 }
 
 func (c *cluster) stop(nd *testNode) {
-	if nd.host != nil {
-		nd.host.Close()
-	}
-	if nd.data != nil {
-		nd.data.Close()
-	}
+	nd.host.Close()
+	nd.data.Close()
 	if err := nd.db.Close(); err != nil {
 		c.t.Error(err)
 	}
@@ -351,56 +244,71 @@ func (c *cluster) close() {
 // leader waits for a node that serves, in a term above the one given.
 func (c *cluster) leader(above uint64) (*testNode, uint64) {
 	c.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for time.Now().Before(deadline) {
-		for _, nd := range c.nodes {
-			if nd.host != nil {
-				if term := nd.r.Serving(); term > above {
-					c.bear(nd)
-					return nd, term
-				}
+	return c.leaderAmong(above, c.nodes...)
+}
+
+// leaderAmong is leader of some nodes.
+func (c *cluster) leaderAmong(above uint64, nodes ...*testNode) (*testNode, uint64) {
+	c.t.Helper()
+	for deadline := time.Now().Add(100 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		for _, nd := range nodes {
+			if term := nd.r.Serving(); term > above {
+				c.bear(nd)
+				return nd, term
 			}
 		}
-		time.Sleep(time.Millisecond)
 	}
-	c.t.Fatal("no leader within 30 s")
+	c.t.Fatal("no leader within 100 s")
 	return nil, 0
 }
 
-// bear makes a data shard own everything.
+// bear makes the shard own everything.
 func (c *cluster) bear(nd *testNode) {
 	c.t.Helper()
-	if nd.data == nil || nd.data.Shape().Born() {
+	if nd.data.Shape().Born() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := nd.data.Bear(ctx, Shape{Ordered: c.oracle != nil, Owned: keys.NewSet(keys.Span{})}); err != nil && !errors.Is(err, ErrNotLeader) {
+	if err := nd.data.Bear(ctx, Shape{Owned: keys.NewSet(keys.Span{})}); err != nil && !errors.Is(err, raft.ErrNotLeader) {
 		c.t.Logf("bear: %v", err)
 	}
 }
 
-func (c *cluster) add(nd *testNode, cell string) (uint64, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	v, err := nd.r.Propose(ctx, kindAdd, []byte(cell))
-	n, _ := v.(uint64)
-	return n, err
+// handOver makes leadership move to a node and waits until the node knows.
+func (c *cluster) handOver(to *testNode) {
+	c.t.Helper()
+	for range 10_000 {
+		for _, nd := range c.nodes {
+			if err := nd.r.Transfer(to.id); err != nil {
+				continue
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+		if to.r.Leader().ReplicaID == to.id {
+			return
+		}
+	}
+	c.t.Fatal("leadership did not move")
 }
 
-// transfer asks the shard's leader to hand over to a replica. It does not wait.
-func (h *Host) transfer(replicaID uint64) error {
-	return h.nh.RequestLeaderTransfer(testShard, replicaID)
+func (c *cluster) other(nd *testNode) *testNode {
+	for _, o := range c.nodes {
+		if o != nd {
+			return o
+		}
+	}
+	return nil
 }
 
-// snapshot makes a replica record a snapshot now, after which its log is
-// truncated down to the last entries.
-func (h *Host) snapshot(ctx context.Context, keep uint64) error {
-	_, err := h.nh.SyncRequestSnapshot(ctx, testShard, dragonboat.SnapshotOption{
-		OverrideCompactionOverhead: true,
-		CompactionOverhead:         keep,
-	})
-	return err
+// await waits until ok.
+func await(tb testing.TB, ok func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			tb.Fatal("it does not happen within 30 s")
+		}
+	}
 }
 
 type quietPebble struct{}

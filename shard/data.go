@@ -12,9 +12,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
+
+// Kind says what a command of a data shard is.
+type Kind raft.Kind
 
 // The kinds of a data shard's commands. The numbers are in the log for ever.
 const (
@@ -56,26 +60,28 @@ const (
 
 // Data is a replica of a data shard: versioned keys and leases.
 type Data struct {
-	replica *Replica
-	db      *pebble.DB
-	store   *mvcc.Store
-	leases  *lease.Table
-	keeper  *keeper
-	ender   *ender
+	replica  *raft.Replica
+	observer Observer
+	log      *slog.Logger
+	db       *pebble.DB
+	// prefix opens the keys of the replica's records.
+	prefix []byte
+	store  *mvcc.Store
+	leases *lease.Table
+	keeper *keeper
+	ender  *ender
 	// pending counts the commands under way that use a lease kept elsewhere.
 	pending pendingLeases
 	// roads is how the shard reaches others, nil until Connect.
 	roads   atomic.Pointer[Roads]
 	sweeper *sweeper
-	// resolving is what is promised of all keys.
-	resolving resolving
 	// fence is the fence as of the state that was published last.
 	fence atomic.Pointer[Fence]
 	// shape is the shape as of that state.
 	shape atomic.Pointer[Shape]
 }
 
-var _ Machine = (*Data)(nil)
+var _ raft.Machine = (*Data)(nil)
 
 // DataConfig names a data shard's replica.
 type DataConfig struct {
@@ -83,42 +89,48 @@ type DataConfig struct {
 	// Members are the first members' NodeHostIDs by replica id.
 	Members map[uint64]string
 	// Oracle numbers the commands of an ordered shard.
-	Oracle Oracle
+	Oracle raft.Oracle
+	// Observer hears what the shard does; nil is for nobody.
+	Observer Observer
 }
 
-// StartData opens a data shard's state and starts its replica.
-func (h *Host) StartData(c DataConfig) (*Data, error) {
-	prefix := Prefix(c.ShardID, c.ReplicaID)
-	store, err := mvcc.Open(h.cfg.DB, prefix)
+// Start opens a data shard's state and starts its replica on a host.
+func Start(h *raft.Host, c DataConfig) (*Data, error) {
+	prefix := raft.Prefix(c.ShardID, c.ReplicaID)
+	store, err := mvcc.Open(h.DB(), prefix)
 	if err != nil {
 		return nil, fmt.Errorf("open keys of shard %d: %w", c.ShardID, err)
 	}
-	leases, err := lease.Open(h.cfg.DB, prefix)
+	leases, err := lease.Open(h.DB(), prefix)
 	if err != nil {
 		return nil, fmt.Errorf("open leases of shard %d: %w", c.ShardID, err)
 	}
-	fence, err := readFence(h.cfg.DB, prefix)
+	fence, err := readFence(h.DB(), prefix)
 	if err != nil {
 		return nil, fmt.Errorf("open shard %d: %w", c.ShardID, err)
 	}
-	shape, err := readShape(h.cfg.DB, prefix)
+	shape, err := readShape(h.DB(), prefix)
 	if err != nil {
 		return nil, fmt.Errorf("open shard %d: %w", c.ShardID, err)
 	}
-	d := &Data{db: h.cfg.DB, store: store, leases: leases}
+	if c.Observer == nil {
+		c.Observer = unobserved{}
+	}
+	d := &Data{
+		observer: c.Observer, log: h.Log().With(slog.Uint64("shard", c.ShardID)),
+		db: h.DB(), prefix: prefix, store: store, leases: leases,
+	}
 	d.fence.Store(&fence)
 	d.shape.Store(&shape)
 	d.keeper = newKeeper(d)
 	d.ender = newEnder(d)
-	d.resolving.share.Join = func(a, b int64) int64 { return max(a, b) }
-	d.resolving.share.Ask = d.resolveOnce
-	d.resolving.share.Go = func(fn func(context.Context)) error { return d.replica.goUntilClosed(fn) }
-	d.sweeper = newSweeper(store, h.cfg, h.cfg.Log.With(slog.Uint64("shard", c.ShardID)))
+	d.sweeper = newSweeper(store, h, d.observer, d.log)
 	d.attach()
 	d.sweeper.start()
-	_, err = h.Start(ReplicaConfig{
+	_, err = h.Start(raft.ReplicaConfig{
 		ShardID: c.ShardID, ReplicaID: c.ReplicaID, Members: c.Members,
-		Machine: d, Leads: d.keeper, Oracle: c.Oracle, Bind: func(r *Replica) { d.replica = r },
+		Machine: d, Leads: d.keeper, Oracle: c.Oracle, Bind: func(r *raft.Replica) { d.replica = r },
+		Observe: d.observe, Resolved: store.Resolve,
 	})
 	if err != nil {
 		d.Close()
@@ -147,7 +159,7 @@ func (d *Data) Close() {
 }
 
 // Replica returns the Raft side of the shard.
-func (d *Data) Replica() *Replica { return d.replica }
+func (d *Data) Replica() *raft.Replica { return d.replica }
 
 // Store returns the keys. A read of its newest state is linearizable behind a
 // Confirm of the replica.
@@ -161,24 +173,24 @@ func (d *Data) Write(ctx context.Context, kind Kind, request proto.Message) (any
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
-	o, err := d.submit(ctx, Proposal{Kind: kind, Payload: payload}, request, nil)
+	o, err := d.submit(ctx, raft.Proposal{Kind: raft.Kind(kind), Payload: payload}, request, nil)
 	if err != nil {
 		return nil, err
 	}
-	return o.result, o.err
+	return o.Result, o.Err
 }
 
 // submit puts a request through the log, with a number if the shard is ordered and
 // not before it was born.
 // Leases that are kept elsewhere are seen to first. g is nil for a command that is not
 // guarded.
-func (d *Data) submit(ctx context.Context, p Proposal, request proto.Message, g *Guard) (o outcome, err error) {
+func (d *Data) submit(ctx context.Context, p raft.Proposal, request proto.Message, g *Guard) (o raft.Outcome, err error) {
 	shape := d.Shape()
 	if !shape.Born() {
-		return o, ErrNotLeader
+		return o, raft.ErrNotLeader
 	}
 	if shape.Ordered {
-		if p.Numbers, err = numbers(p.Kind, p.Payload); err != nil {
+		if p.Numbers, err = numbers(Kind(p.Kind), p.Payload); err != nil {
 			return o, err
 		}
 		p.Writes = writesOf(request)
@@ -186,17 +198,18 @@ func (d *Data) submit(ctx context.Context, p Proposal, request proto.Message, g 
 			return d.attachAndSubmit(ctx, p, foreign, g)
 		}
 	}
-	p.Kind, p.Payload = guarded(g, p.Kind, p.Payload)
-	return d.replica.outcomeOf(ctx, p)
+	kind, payload := guarded(g, Kind(p.Kind), p.Payload)
+	p.Kind, p.Payload = raft.Kind(kind), payload
+	return d.replica.Decide(ctx, p)
 }
 
 // writesOf returns the keys that a request may write.
-func writesOf(request proto.Message) Writes {
+func writesOf(request proto.Message) raft.Writes {
 	switch req := request.(type) {
 	case *pb.PutRequest, *pb.DeleteRangeRequest:
-		return Writes{Spans: spans(req)}
+		return raft.Writes{Spans: spans(req)}
 	case *pb.TxnRequest:
-		var w Writes
+		var w raft.Writes
 		mvcc.EachSpan(req, func(s keys.Span, write bool) bool {
 			if write {
 				w.Spans = append(w.Spans, s)
@@ -205,7 +218,7 @@ func writesOf(request proto.Message) Writes {
 		})
 		return w
 	default:
-		return Writes{Unknown: true}
+		return raft.Writes{Unknown: true}
 	}
 }
 
@@ -215,8 +228,13 @@ func (d *Data) Promise(ctx context.Context, rev int64, reads []keys.Span) (index
 }
 
 // BeginPromise is Replica.BeginPromise.
-func (d *Data) BeginPromise(ctx context.Context, rev int64) (*Promised, error) {
+func (d *Data) BeginPromise(ctx context.Context, rev int64) (*raft.Promised, error) {
 	return d.replica.BeginPromise(ctx, rev)
+}
+
+// PromiseAll is Replica.PromiseAll.
+func (d *Data) PromiseAll(ctx context.Context, rev int64) (index uint64, err error) {
+	return d.replica.PromiseAll(ctx, rev)
 }
 
 // Confirm is Replica.Confirm. A replica that has applied the entry at index holds all
@@ -231,7 +249,7 @@ func (d *Data) Confirm(ctx context.Context) (index uint64, err error) {
 // SweepTo makes the shard take over the compaction revision of the cluster. Errors
 // are those of Replica.Propose.
 func (d *Data) SweepTo(ctx context.Context, rev int64) error {
-	_, err := d.replica.Propose(ctx, kindSweep, binary.AppendVarint(nil, rev))
+	_, err := d.replica.Propose(ctx, raft.Kind(kindSweep), binary.AppendVarint(nil, rev))
 	return err
 }
 
@@ -242,7 +260,7 @@ func (d *Data) AwaitSwept(ctx context.Context, rev int64) error {
 }
 
 // Apply starts a run of commands.
-func (d *Data) Apply(b *pebble.Batch) Run {
+func (d *Data) Apply(b *pebble.Batch) raft.Run {
 	r := &dataRun{d: d, batch: b, fence: d.Fence()}
 	r.w = d.store.NewWriter(b, runLeases{r})
 	r.setShape(*d.Shape())
@@ -262,12 +280,12 @@ func (d *Data) Reload() error {
 		d.sweeper.release()
 		d.sweeper.start()
 	}()
-	fence, err := readFence(d.db, d.replica.prefix)
+	fence, err := readFence(d.db, d.prefix)
 	if err != nil {
 		return err
 	}
 	d.fence.Store(&fence)
-	shape, err := readShape(d.db, d.replica.prefix)
+	shape, err := readShape(d.db, d.prefix)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 )
 
@@ -59,7 +60,7 @@ func (nd *testNode) gone(tb testing.TB, key string) time.Duration {
 
 // latest is how much later than its TTL a lease may end: a tick to notice, one
 // for what was proposed before, and the election behind a leader's death.
-const latest = 2 * leadershipTick
+const latest = 2 * raft.LeadershipTick
 
 func TestLeaseEndsAfterItsTTLAndNotBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -235,7 +236,7 @@ func TestManyLeasesEndTogether(t *testing.T) {
 // history, leases and all.
 func TestDataComesWithASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDataCluster(t, 3)
+		c := newForgetfulCluster(t, 3)
 		defer c.close()
 		a, _ := c.leader(0)
 		f := c.other(a)
@@ -245,15 +246,13 @@ func TestDataComesWithASnapshot(t *testing.T) {
 			a.put(t, fmt.Sprintf("k/%03d", i), 7)
 		}
 		a.put(t, "k/000", 0)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		if err := a.host.snapshot(ctx, 1); err != nil {
-			t.Fatal(err)
-		}
 		a.put(t, "last", 0)
 		c.net.heal()
 		for f.data.Store().Rev() < a.data.Store().Rev() {
 			time.Sleep(time.Millisecond)
+		}
+		if f.recovered() == 0 {
+			t.Fatal("the follower got no snapshot; the run shows nothing")
 		}
 		compareReplicas(t, a, f)
 		if keys := f.data.leases.Keys(7); len(keys) != 199 {
@@ -274,7 +273,7 @@ func TestDataComesWithASnapshot(t *testing.T) {
 // a snapshot alone.
 func TestCompactionComesWithASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newDataCluster(t, 3)
+		c := newForgetfulCluster(t, 3)
 		defer c.close()
 		a, _ := c.leader(0)
 		f := c.other(a)
@@ -292,19 +291,41 @@ func TestCompactionComesWithASnapshot(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if err := a.host.snapshot(ctx, 1); err != nil {
-			t.Fatal(err)
-		}
 		a.put(t, "last", 0)
 		c.net.heal()
 		for f.data.Store().Rev() < a.data.Store().Rev() {
 			time.Sleep(time.Millisecond)
 		}
-		if f.data.Store().Compacted() != rev {
-			t.Fatal("the follower knows of no compaction; the run shows nothing")
+		if f.recovered() == 0 || f.data.Store().Compacted() != rev {
+			t.Fatal("the follower got no snapshot with a compaction; the run shows nothing")
 		}
 		if err := f.data.AwaitSwept(ctx, rev); err != nil {
 			t.Errorf("sweep of the follower: %v", err)
+		}
+	})
+}
+
+// A state that a snapshot did not replace is swept as before.
+func TestSweepGoesOnAfterReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newDataCluster(t, 1)
+		defer c.close()
+		nd, _ := c.leader(0)
+		nd.put(t, "k", 0)
+		nd.r.Between(func() {
+			nd.data.BeginReload()
+			if err := nd.data.Reload(); err != nil {
+				t.Error(err)
+			}
+		})
+		rev := nd.put(t, "k", 0)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if _, err := nd.data.Write(ctx, KindCompact, &pb.CompactionRequest{Revision: rev}); err != nil {
+			t.Fatal(err)
+		}
+		if err := nd.data.AwaitSwept(ctx, rev); err != nil {
+			t.Errorf("the sweep stands still: %v", err)
 		}
 	})
 }

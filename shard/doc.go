@@ -1,35 +1,14 @@
-// Package shard runs Raft groups: it turns commands into log entries, applies
-// them to the state, proves leadership for reads, and carries the state to
-// replicas that fell behind. It is the only package that knows the Raft library.
+// Package shard is the state of a data shard: versioned keys and leases, what the
+// commands in its log do to them, and what its leader sees to beside the log.
 //
-//	Host       the replicas of one process that share a Raft log
-//	Replica    one member of one shard: Propose, Confirm, who leads
-//	Machine    what a replica keeps and applies commands to
-//	Data       the machine of a data shard: versioned keys and leases
-//	Leadership what a leader keeps in memory, and ticks
+//	Data      a replica of a data shard; the Machine that internal/raft drives
+//	Fence     which commands of users a shard takes
+//	Shape     what a shard owns, and how its revisions are counted
+//	Sent      a command on its way to the leader on another node
 //
-// # The leader's road
-//
-//		caller -> queue -> batch (term, number, commands) -> Raft log -> apply -> caller
-//
-//	 1. The Raft library reports this replica leader in term T. It proposes
-//	    Begin(T) until its own state has applied it. Only then does it serve.
-//	 2. The proposer makes one entry of what waits, with the next number of the
-//	    term. At most two are under way.
-//	 3. A replica accepts a batch only if its term is that of the last Begin and
-//	    its number is above the last accepted: a deposed leader's entries and
-//	    entries that the network doubled do nothing.
-//	 4. A batch is settled when it applied here, when the library dropped it here,
-//	    or when a later batch of its term, or a Begin above its term, applied here
-//	    from the log: then it never applies. If the state jumps by snapshot before
-//	    that, whoever waits hears that the outcome is unknown.
-//	 5. Nobody but the caller sends a command again, and only after a certain "not
-//	    applied".
-//
-// Reads go through Confirm: a ReadIndex that began after the call, and then the
-// library still calling this replica leader in the term served. A completed
-// ReadIndex alone proves nothing, since a deposed leader's is answered by its
-// successor.
+// The files apply_*.go are what replicas do alike: they read nothing but the state and
+// the command. keeper.go, ender.go and attach.go are the leader's; sweeper.go is each
+// replica's own.
 //
 // DESIGN.md has the decisions and what they cost.
 package shard

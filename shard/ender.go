@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 )
 
@@ -168,9 +169,9 @@ func (e *ender) drop(t *ends, shardID uint64, l *lane) {
 			e.dropped(t, l, refs)
 			continue
 		}
-		if !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrStopped) && t.ctx.Err() == nil {
-			e.d.replica.log.Warn("ends of leases are delayed; they are tried again",
-				slog.Uint64("shard", e.d.replica.shardID), slog.Uint64("at", shardID), slog.Any("error", err))
+		if !errors.Is(err, raft.ErrNotLeader) && !errors.Is(err, raft.ErrStopped) && t.ctx.Err() == nil {
+			e.d.log.Warn("ends of leases are delayed; they are tried again",
+				slog.Uint64("at", shardID), slog.Any("error", err))
 		}
 		select {
 		case <-time.After(endPause):
@@ -231,7 +232,7 @@ func (e *ender) forgetLocked() {
 		}
 		e.forgetLocked()
 	}
-	p := Proposal{Kind: kindLeaseForget, Payload: appendRefs(refs)}
+	p := raft.Proposal{Kind: raft.Kind(kindLeaseForget), Payload: appendRefs(refs)}
 	t.forgetting = e.d.replica.SubmitLater(p, nil, settled) == nil
 }
 
@@ -257,7 +258,7 @@ func (e *ender) buryLocked() {
 		defer e.mu.Unlock()
 		t.burying = false
 	}
-	t.burying = e.d.replica.SubmitLater(Proposal{Kind: kindBury, Payload: appendRefs(refs)}, nil, settled) == nil
+	t.burying = e.d.replica.SubmitLater(raft.Proposal{Kind: raft.Kind(kindBury), Payload: appendRefs(refs)}, nil, settled) == nil
 }
 
 // close stops the ender.

@@ -10,6 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 )
 
@@ -114,12 +115,12 @@ func TestManyEndsPastADeadShard(t *testing.T) {
 		if err := g.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * leadershipTick)
+		time.Sleep(2 * raft.LeadershipTick)
 		if n := nd.data.leases.Len(); n != stuck {
 			t.Errorf("%d leases are left, want the %d with keys on the dead shard", n, stuck)
 		}
 		nd.data.Connect(deadRoads{})
-		time.Sleep(deadAttempt + endPause + 2*leadershipTick)
+		time.Sleep(deadAttempt + endPause + 2*raft.LeadershipTick)
 		if n := nd.data.leases.Len(); n != 0 {
 			t.Errorf("%d leases are left once the shard has a leader", n)
 		}
@@ -138,14 +139,14 @@ func TestManyTombstonesGo(t *testing.T) {
 			for j := range refs {
 				refs[j] = lease.Ref{ID: i*maxEndPerCommand + int64(j), Incarnation: 1}
 			}
-			if _, err := nd.r.Propose(t.Context(), kindLeaseDrop, appendRefs(refs)); err != nil {
+			if _, err := nd.r.Propose(t.Context(), raft.Kind(kindLeaseDrop), appendRefs(refs)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if n := len(nd.data.leases.Tombs(1 << 20)); n != commands*maxEndPerCommand {
 			t.Fatalf("%d tombstones", n)
 		}
-		time.Sleep(2 * buryTicks * leadershipTick)
+		time.Sleep(2 * buryTicks * raft.LeadershipTick)
 		if n := len(nd.data.leases.Tombs(1 << 20)); n != 0 {
 			t.Errorf("%d tombstones are left", n)
 		}

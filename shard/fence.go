@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // The users and their rights are the system shard's, and requests are checked
@@ -146,7 +147,7 @@ func (d *Data) Fence() Fence { return *d.fence.Load() }
 // Raise fences the shard, unless it is fenced at a later epoch already. A replica that
 // has applied the entry at index knows of it. Errors are those of Replica.Propose.
 func (d *Data) Raise(ctx context.Context, f Fence) (index uint64, err error) {
-	if _, err := d.replica.Propose(ctx, kindFence, appendFence(nil, f)); err != nil {
+	if _, err := d.replica.Propose(ctx, raft.Kind(kindFence), appendFence(nil, f)); err != nil {
 		return 0, err
 	}
 	return d.replica.Applied(), nil
@@ -159,11 +160,11 @@ func (d *Data) WriteGuarded(ctx context.Context, g *Guard, kind Kind, request pr
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
-	o, err := d.submit(ctx, Proposal{Kind: kind, Payload: payload}, request, g)
+	o, err := d.submit(ctx, raft.Proposal{Kind: raft.Kind(kind), Payload: payload}, request, g)
 	if err != nil {
 		return nil, err
 	}
-	return o.result, o.err
+	return o.Result, o.Err
 }
 
 // guarded puts a guard, if there is one, before a command.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 )
 
@@ -39,7 +40,7 @@ type keeper struct {
 	settled chan struct{}
 }
 
-var _ Leadership = (*keeper)(nil)
+var _ raft.Leadership = (*keeper)(nil)
 
 func newKeeper(d *Data) *keeper {
 	return &keeper{d: d, start: time.Now(), settled: make(chan struct{})}
@@ -53,7 +54,7 @@ func (k *keeper) Began(term uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.term = term
-	k.clock = lease.NewClock(leadershipTick)
+	k.clock = lease.NewClock(raft.LeadershipTick)
 	k.granted = k.d.leases.Granted()
 	records := k.d.leases.All()
 	k.clock.Start(k.now(), records)
@@ -102,13 +103,13 @@ func (k *keeper) Tick() {
 // decided when it leaves the queue: a renewal read before then takes its lease
 // out.
 func (k *keeper) expire(c *lease.Clock) {
-	p := Proposal{Kind: kindLeaseExpire}
+	p := raft.Proposal{Kind: raft.Kind(kindLeaseExpire)}
 	most := maxExpirePerCommand
 	if k.d.Shape().Ordered {
 		k.mu.Lock()
 		most = c.CountDue(maxExpirePerCommand)
 		k.mu.Unlock()
-		p.Numbers, p.Writes = max(most, 1), Writes{Unknown: true}
+		p.Numbers, p.Writes = max(most, 1), raft.Writes{Unknown: true}
 	}
 	var ids []int64
 	fill := func() ([]byte, bool) {
@@ -183,7 +184,7 @@ func (k *keeper) age(c *lease.Clock) {
 			k.aging = false
 		}
 	}
-	if err := k.d.replica.SubmitLater(Proposal{Kind: kindLeaseAging}, fill, settled); err != nil {
+	if err := k.d.replica.SubmitLater(raft.Proposal{Kind: raft.Kind(kindLeaseAging)}, fill, settled); err != nil {
 		settled(nil, err)
 	}
 }
@@ -256,9 +257,9 @@ func (d *Data) Renew(ctx context.Context, id int64) (int64, error) {
 	for {
 		n, ok := d.keeper.renew(id)
 		if !ok {
-			return 0, ErrNotLeader
+			return 0, raft.ErrNotLeader
 		}
-		d.replica.stall("renewed")
+		d.replica.Stall("renewed")
 		switch n.Standing {
 		case lease.Ending:
 			select {
@@ -292,7 +293,7 @@ func (d *Data) Renew(ctx context.Context, id int64) (int64, error) {
 		if n.Standing == lease.Unknown {
 			continue // granted between the clock's answer and the proof
 		}
-		d.replica.observer.LeaseRenewed()
+		d.observer.LeaseRenewed()
 		return rec.TTL, nil
 	}
 }
@@ -305,7 +306,7 @@ func (d *Data) freshen(ctx context.Context, id int64, n renewal) error {
 		return d.replica.Confirm(ctx)
 	}
 	payload := appendLeaseRef(nil, leaseRef{id: id, incarnation: rec.Incarnation})
-	_, err := d.replica.Submit(ctx, Proposal{Kind: kindLeaseFresh, Payload: payload, Term: n.term})
+	_, err := d.replica.Submit(ctx, raft.Proposal{Kind: raft.Kind(kindLeaseFresh), Payload: payload, Term: n.term})
 	switch {
 	case err == nil:
 		k := d.keeper
@@ -346,7 +347,7 @@ func (d *Data) awaitForgotten(ctx context.Context, id int64) error {
 			return nil
 		}
 		if !leads {
-			return ErrNotLeader
+			return raft.ErrNotLeader
 		}
 		select {
 		case <-settled:
@@ -384,7 +385,7 @@ func (d *Data) TimeToLive(ctx context.Context, id int64, keys bool) (LeaseLife, 
 	k.mu.Lock()
 	if k.clock == nil {
 		k.mu.Unlock()
-		return LeaseLife{}, false, ErrNotLeader
+		return LeaseLife{}, false, raft.ErrNotLeader
 	}
 	remaining, ticking := k.clock.Remaining(k.now(), id)
 	k.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 )
 
@@ -18,7 +19,7 @@ func TestExpiryMeansTheGrantOnTheClock(t *testing.T) {
 		nd, _ := c.leader(0)
 		const id, ttl = 7, 5
 		nd.grant(t, id, ttl)
-		time.Sleep(ttl*time.Second - leadershipTick)
+		time.Sleep(ttl*time.Second - raft.LeadershipTick)
 
 		b := nd.db.NewBatch()
 		defer func() { _ = b.Close() }()
@@ -29,7 +30,7 @@ func TestExpiryMeansTheGrantOnTheClock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * leadershipTick)
+		time.Sleep(5 * raft.LeadershipTick)
 		if rec, ok := nd.data.leases.Get(id); !ok || rec != again {
 			t.Fatalf("with the time of the first grant the second ended: %v, %v", rec, ok)
 		}

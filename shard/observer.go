@@ -1,28 +1,18 @@
 package shard
 
-import "time"
+import (
+	"time"
 
-// Observer hears what the replicas of a host do, to measure it. Its methods are
+	"github.com/latchkey-db/latchkey/internal/raft"
+)
+
+// Observer hears what a data shard's replica does, to measure it. Its methods are
 // called often, by many goroutines and with locks held: they must not block and
 // must not call the host.
 type Observer interface {
-	// LogSaved is told how many bytes of entries a step of Raft wrote to the log, and how
-	// long it took to write them and to make them durable.
-	LogSaved(bytes int, took time.Duration)
-	// StateCommitted is told how long the commit of a run of applied commands to
-	// Pebble took, which syncs nothing.
-	StateCommitted(took time.Duration)
 	// Applied is told how long a data shard's command took to apply, and whether it
 	// was rejected. The operation has etcd's name.
 	Applied(operation string, rejected bool, took time.Duration)
-	// ProposalFailed is told of a command that nobody will see the result of: it
-	// was not applied, or its caller did not wait that long.
-	ProposalFailed()
-	// Confirmed is told how long a proof of leadership took and why it failed.
-	Confirmed(took time.Duration, err error)
-	// SnapshotLoading is told when a replica begins to replace its state by a snapshot
-	// from another node, and when that has ended.
-	SnapshotLoading(begun bool)
 	// LeaseGranted is told of a grant that was applied, with its TTL in seconds.
 	LeaseGranted(ttl int64)
 	// LeasesEnded is told how many leases the applied commands have ended, and how
@@ -40,23 +30,8 @@ type unobserved struct{}
 
 var _ Observer = unobserved{}
 
-// LogSaved does nothing.
-func (unobserved) LogSaved(int, time.Duration) {}
-
-// StateCommitted does nothing.
-func (unobserved) StateCommitted(time.Duration) {}
-
 // Applied does nothing.
 func (unobserved) Applied(string, bool, time.Duration) {}
-
-// ProposalFailed does nothing.
-func (unobserved) ProposalFailed() {}
-
-// Confirmed does nothing.
-func (unobserved) Confirmed(time.Duration, error) {}
-
-// SnapshotLoading does nothing.
-func (unobserved) SnapshotLoading(bool) {}
 
 // LeaseGranted does nothing.
 func (unobserved) LeaseGranted(int64) {}
@@ -82,12 +57,19 @@ var operations = map[Kind]string{
 	kindLeaseRegister: "", kindLeaseForget: "", kindBury: "",
 }
 
+// observe tells of a command that was applied.
+func (d *Data) observe(c raft.Command, rejected error, took time.Duration) {
+	if name := d.operation(c); name != "" {
+		d.observer.Applied(name, rejected != nil, took)
+	}
+}
+
 // operation returns the name of a command, or nothing for one that etcd has not.
-func (d *Data) operation(c Command) string {
-	for c.Kind == kindGuarded || c.Kind == kindAttached {
+func (d *Data) operation(c raft.Command) string {
+	for Kind(c.Kind) == kindGuarded || Kind(c.Kind) == kindAttached {
 		var rest []byte
 		var err error
-		if c.Kind == kindGuarded {
+		if Kind(c.Kind) == kindGuarded {
 			_, rest, err = cutGuard(c.Payload)
 		} else {
 			_, rest, err = cutVerdicts(c.Payload)
@@ -95,24 +77,7 @@ func (d *Data) operation(c Command) string {
 		if err != nil || len(rest) == 0 {
 			return ""
 		}
-		c.Kind, c.Payload = Kind(rest[0]), rest[1:]
+		c.Kind, c.Payload = raft.Kind(rest[0]), rest[1:]
 	}
-	return operations[c.Kind]
-}
-
-// Pending returns the number of commands that wait for the log or are under way.
-func (r *Replica) Pending() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := len(r.queue) + len(r.waiting)
-	for _, a := range r.asks {
-		n += len(a.calls)
-	}
-	for _, g := range r.ready {
-		n += len(g.calls)
-	}
-	for _, f := range r.flight {
-		n += len(f.calls)
-	}
-	return n
+	return operations[Kind(c.Kind)]
 }

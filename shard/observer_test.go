@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lni/dragonboat/v4"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 )
@@ -182,36 +181,4 @@ func TestPendingAndFailed(t *testing.T) {
 	if n := o.of("failed"); n != 1 {
 		t.Errorf("%d failures counted", n)
 	}
-}
-
-// await waits until ok.
-func await(tb testing.TB, ok func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			tb.Fatal("it does not happen within 30 s")
-		}
-	}
-}
-
-// A log that dragonboat made by itself is one that a host opens.
-func TestLogStoreIsDragonboatsOwn(t *testing.T) {
-	c := newDataCluster(t, 1)
-	defer c.close()
-	nd, _ := c.leader(0)
-	config := nd.host.nodeHostConfig(&measuredLog{cfg: HostConfig{Observer: unobserved{}}})
-	c.stop(nd)
-	own := config
-	own.NodeHostDir, own.Expert.LogDBFactory = "/other", nil
-	nh, err := dragonboat.NewNodeHost(own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nh.Close()
-	config.NodeHostDir = "/other"
-	if nh, err = dragonboat.NewNodeHost(config); err != nil || nh == nil {
-		t.Fatalf("a log of dragonboat's is refused: %v", err)
-	}
-	nh.Close()
-	c.start(nd)
 }

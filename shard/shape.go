@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // Shape says what a data shard owns and how its revisions are counted.
@@ -71,7 +72,7 @@ func (d *Data) Shape() *Shape { return d.shape.Load() }
 // Bear gives the shard its first shape, unless it has one. Errors are those of
 // Replica.Propose.
 func (d *Data) Bear(ctx context.Context, s Shape) error {
-	_, err := d.replica.Propose(ctx, kindBirth, appendShape(nil, s))
+	_, err := d.replica.Propose(ctx, raft.Kind(kindBirth), appendShape(nil, s))
 	return err
 }
 
@@ -85,7 +86,7 @@ type Past struct {
 // Order makes the shard an ordered one and returns what came before. Repeated, it
 // returns the same or more. Errors are those of Replica.Propose.
 func (d *Data) Order(ctx context.Context) (Past, error) {
-	result, err := d.replica.Propose(ctx, kindOrder, nil)
+	result, err := d.replica.Propose(ctx, raft.Kind(kindOrder), nil)
 	past, _ := result.(Past)
 	return past, err
 }

@@ -9,6 +9,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // Logs of versions that knew no shapes begin with the commands of a shard that owns
@@ -28,7 +30,7 @@ func TestLogWithoutBirth(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			result, err := nd.r.Propose(t.Context(), kind, payload)
+			result, err := nd.r.Propose(t.Context(), raft.Kind(kind), payload)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,10 +44,10 @@ func TestLogWithoutBirth(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := nd.data.Write(ctx, KindPut, &pb.PutRequest{Key: []byte("k")}); !errors.Is(err, ErrNotLeader) {
+		if _, err := nd.data.Write(ctx, KindPut, &pb.PutRequest{Key: []byte("k")}); !errors.Is(err, raft.ErrNotLeader) {
 			t.Errorf("put before the birth: %v", err)
 		}
-		if _, err := nd.data.WriteGuarded(ctx, &Guard{}, KindPut, &pb.PutRequest{Key: []byte("k")}); !errors.Is(err, ErrNotLeader) {
+		if _, err := nd.data.WriteGuarded(ctx, &Guard{}, KindPut, &pb.PutRequest{Key: []byte("k")}); !errors.Is(err, raft.ErrNotLeader) {
 			t.Errorf("guarded put before the birth: %v", err)
 		}
 		c.bear(nd)

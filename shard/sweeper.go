@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
 
@@ -24,7 +25,7 @@ type sweeper struct {
 	store    *mvcc.Store
 	observer Observer
 	log      *slog.Logger
-	fatal    func(error)
+	host     *raft.Host
 	wg       sync.WaitGroup
 
 	// busy is held during a step, and while the store's content is replaced.
@@ -43,8 +44,8 @@ type sweeper struct {
 	stop chan struct{}
 }
 
-func newSweeper(store *mvcc.Store, c HostConfig, log *slog.Logger) *sweeper {
-	return &sweeper{store: store, observer: c.Observer, log: log, fatal: c.Fatal, done: make(chan struct{}), stop: make(chan struct{})}
+func newSweeper(store *mvcc.Store, h *raft.Host, o Observer, log *slog.Logger) *sweeper {
+	return &sweeper{store: store, observer: o, log: log, host: h, done: make(chan struct{}), stop: make(chan struct{})}
 }
 
 // start sweeps up to the newest compaction.
@@ -82,14 +83,14 @@ func (s *sweeper) run() {
 
 // sweep takes steps until nothing is left, the sweeper is closed or the disk fails.
 func (s *sweeper) sweep() error {
-	defer endOnPanic(s.fatal, "free space of compacted versions")
+	defer s.host.EndOnPanic("free space of compacted versions")
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	began, longest := time.Now(), time.Duration(0)
 	for {
 		select {
 		case <-s.stop:
-			return ErrStopped
+			return raft.ErrStopped
 		case <-pause.C:
 		}
 		s.busy.Lock()
@@ -129,7 +130,7 @@ func (s *sweeper) await(ctx context.Context, rev int64) error {
 		select {
 		case <-done:
 		case <-s.stop:
-			return ErrStopped
+			return raft.ErrStopped
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

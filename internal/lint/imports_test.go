@@ -15,10 +15,11 @@ import (
 const module = "github.com/latchkey-db/latchkey"
 
 // allowed says for each package of the module which others it may import, tests
-// left aside. Imports point down: api, lock -> router -> shard -> {mvcc, lease}
-// -> internal/keys; placement stands beside router, which reads the map it keeps
-// but never the other way round, and only internal/node and the commands wire
-// them. A package without a row fails.
+// left aside. Imports point down: api, lock -> router -> shard -> {internal/raft,
+// mvcc, lease} -> internal/keys; internal/raft knows no machine that it drives.
+// placement stands beside router, which reads the map it keeps but never the other
+// way round, and only internal/node and the commands wire them. A package without a
+// row fails.
 var allowed = map[string][]string{
 	"cmd/latchkey": {"internal/config", "internal/datadir", "internal/heap", "internal/node"},
 	"bench":        {"internal/etcdlog", "internal/invariant"},
@@ -34,14 +35,14 @@ var allowed = map[string][]string{
 
 	"internal/node": {
 		"api", "auth", "lock", "router", "placement", "shard", "mvcc", "lease", "internal/config", "internal/compactor",
-		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/peer", "internal/remote",
+		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "internal/remote",
 	},
 
-	"api":       {"auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys"},
+	"api":       {"auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
 	"lock":      {"router", "internal/invariant", "internal/keys"},
-	"router":    {"auth", "placement", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/share"},
-	"placement": {"auth", "shard", "internal/invariant", "internal/keys"},
-	"shard":     {"mvcc", "lease", "internal/invariant", "internal/keys", "internal/share", "internal/walcheck"},
+	"router":    {"auth", "placement", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft", "internal/share"},
+	"placement": {"auth", "internal/invariant", "internal/keys", "internal/raft"},
+	"shard":     {"mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
 	"auth":      {"internal/invariant", "internal/keys"},
 	"mvcc":      {"internal/invariant", "internal/keys"},
 	"lease":     {"internal/invariant", "internal/keys"},
@@ -56,7 +57,8 @@ var allowed = map[string][]string{
 	"internal/keys":      {"internal/invariant"},
 	"internal/lint":      {},
 	"internal/peer":      {"internal/invariant", "internal/keys"},
-	"internal/remote":    {"auth", "internal/invariant", "internal/keys", "internal/peer", "lease", "mvcc", "placement", "router", "shard"},
+	"internal/raft":      {"internal/invariant", "internal/keys", "internal/share", "internal/walcheck"},
+	"internal/remote":    {"auth", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "lease", "mvcc", "placement", "router", "shard"},
 	"internal/share":     {},
 	"internal/sim":       {},
 	"internal/walcheck":  {"internal/invariant"},
@@ -70,8 +72,8 @@ var confined = map[string]struct {
 	// but are paths below the prefix that any package may import.
 	but []string
 }{
-	"github.com/lni/dragonboat": {packages: []string{"shard", "internal/sim"}}, // sim's transport loses and delays messages
-	"github.com/lni/vfs":        {packages: []string{"shard", "internal/node", "internal/walcheck"}, tests: true},
+	"github.com/lni/dragonboat": {packages: []string{"internal/raft", "internal/sim"}}, // sim's transport loses and delays messages
+	"github.com/lni/vfs":        {packages: []string{"internal/raft", "internal/node", "internal/walcheck"}, tests: true},
 	"go.uber.org/zap":           {packages: []string{"internal/etcdlog"}, tests: true},
 	"go.etcd.io/etcd/server":    {tests: true, but: slices.Collect(maps.Keys(serverParts))},
 	"go.etcd.io/raft":           {},
@@ -218,8 +220,8 @@ func TestImportTable(t *testing.T) {
 	for name := range allowed {
 		visit(name)
 	}
-	for _, name := range []string{"mvcc", "lease"} {
-		for _, other := range []string{"mvcc", "lease"} {
+	for _, name := range []string{"mvcc", "lease", "internal/raft"} {
+		for _, other := range []string{"mvcc", "lease", "internal/raft"} {
 			if slices.Contains(allowed[name], other) {
 				t.Errorf("the table lets %s import %s", name, other)
 			}
@@ -232,7 +234,13 @@ func TestImportFaults(t *testing.T) {
 		p    listed
 		want string
 	}{
-		{listed{ImportPath: module + "/shard", Imports: []string{module + "/mvcc", "github.com/lni/dragonboat/v4"}}, ""},
+		{listed{ImportPath: module + "/internal/raft", Imports: []string{module + "/internal/keys", "github.com/lni/dragonboat/v4"}}, ""},
+		{listed{ImportPath: module + "/shard", Imports: []string{module + "/mvcc", module + "/internal/raft"}}, ""},
+		{
+			listed{ImportPath: module + "/shard", Imports: []string{"github.com/lni/dragonboat/v4"}},
+			"shard must not import github.com/lni/dragonboat/v4",
+		},
+		{listed{ImportPath: module + "/internal/raft", Imports: []string{module + "/mvcc"}}, "internal/raft must not import mvcc"},
 		{listed{ImportPath: module + "/mvcc", Imports: []string{module + "/lease"}}, "mvcc must not import lease"},
 		{listed{ImportPath: module + "/shard", Imports: []string{module + "/router"}}, "shard must not import router"},
 		{listed{ImportPath: module + "/elsewhere"}, "elsewhere has no row in the table of allowed imports"},

@@ -9,18 +9,18 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	raftvfs "github.com/lni/vfs"
 
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // copies returns copies of the machine's disks.
 func (m *machine) copies(t *testing.T) (*vfs.MemFS, *raftvfs.MemFS) {
 	t.Helper()
-	state, raft := vfs.NewMem(), raftvfs.NewMem()
+	state, log := vfs.NewMem(), raftvfs.NewMem()
 	_, err := vfs.Clone(m.state, state, "/"+m.name, "/"+m.name)
 	check(t, err)
-	_, err = raftvfs.Clone(m.raft, raft, "/"+m.name, "/"+m.name)
+	_, err = raftvfs.Clone(m.raft, log, "/"+m.name, "/"+m.name)
 	check(t, err)
-	return state, raft
+	return state, log
 }
 
 // A node whose log or state is an older copy, or gone, has everything again or refuses to
@@ -42,16 +42,16 @@ func TestOldCopies(t *testing.T) {
 			}
 			put()
 			c.stop(odd)
-			state, raft := odd.copies(t)
+			state, log := odd.copies(t)
 			c.start(odd)
 			put()
 			c.stop(odd)
 			put()
 			laterState, laterRaft := odd.copies(t)
-			for name, raft := range map[string]*raftvfs.MemFS{"the log is an older copy": raft, "is gone": raftvfs.NewMem()} {
-				odd.raft = raft
+			for name, log := range map[string]*raftvfs.MemFS{"the log is an older copy": log, "is gone": raftvfs.NewMem()} {
+				odd.raft = log
 				err := odd.launch(nil)
-				if !errors.Is(err, shard.ErrDisagree) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {
+				if !errors.Is(err, raft.ErrDisagree) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {
 					t.Errorf("%v, want it to say %q", err, name)
 				}
 				put()

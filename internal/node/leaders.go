@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/latchkey-db/latchkey/api"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 const (
@@ -76,8 +76,8 @@ type leaderships struct {
 	self  uint64
 	nodes []uint64
 	// system and data are this node's replicas.
-	system *shard.Replica
-	data   map[uint64]*shard.Replica
+	system *raft.Replica
+	data   map[uint64]*raft.Replica
 	// nodeOf and replicaOf map the members of a shard.
 	nodeOf    func(shardID, replicaID uint64) uint64
 	replicaOf func(shardID, node uint64) uint64
@@ -105,7 +105,7 @@ func (n *Node) openLeaders() router.Leaders {
 	}
 	found := &remote.Leaders{Mesh: n.mesh, Shards: n.shards, NodeOf: nodeOf}
 	n.leaders = &leaderships{
-		self: n.roster.self, system: n.cluster.Replica(), data: make(map[uint64]*shard.Replica),
+		self: n.roster.self, system: n.cluster.Replica(), data: make(map[uint64]*raft.Replica),
 		nodeOf: nodeOf, replicaOf: func(_, node uint64) uint64 { return replicaOf(n.roster.first, node) },
 		applied: found.Applied, election: n.electionTimeout, log: n.log, stop: func() {},
 	}
@@ -176,7 +176,7 @@ func (l *leaderships) spread(ctx context.Context) {
 
 // caughtUp reports whether a node is there and its replica of a shard can lead without
 // delay: whether it follows over Raft's own links, and answers calls.
-func (l *leaderships) caughtUp(ctx context.Context, node uint64, r *shard.Replica) bool {
+func (l *leaderships) caughtUp(ctx context.Context, node uint64, r *raft.Replica) bool {
 	mine := r.Applied()
 	match, ok := r.Follows(l.replicaOf(r.ShardID(), node))
 	if !ok || match+maxHandoverLag < mine {
@@ -190,7 +190,7 @@ func (l *leaderships) caughtUp(ctx context.Context, node uint64, r *shard.Replic
 
 // offer has a replica hand its leadership to a node, waits for a moment until it has
 // gone, and reports whether it has.
-func (l *leaderships) offer(ctx context.Context, r *shard.Replica, node uint64) bool {
+func (l *leaderships) offer(ctx context.Context, r *raft.Replica, node uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, handoverElections*l.election)
 	defer cancel()
 	err := r.HandOver(ctx, l.replicaOf(r.ShardID(), node), func(ctx context.Context) (uint64, error) {
@@ -209,7 +209,7 @@ func (l *leaderships) offer(ctx context.Context, r *shard.Replica, node uint64) 
 func (l *leaderships) drain(ctx context.Context) {
 	var mu sync.Mutex
 	var left []uint64 // protected by mu
-	handOver := func(r *shard.Replica, to []uint64) {
+	handOver := func(r *raft.Replica, to []uint64) {
 		if !l.handOver(ctx, r, to) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -242,7 +242,7 @@ func (l *leaderships) drain(ctx context.Context) {
 }
 
 // leader returns the node that leads a shard, as far as this one knows, 0 if none.
-func (l *leaderships) leader(r *shard.Replica) uint64 {
+func (l *leaderships) leader(r *raft.Replica) uint64 {
 	return l.nodeOf(r.ShardID(), r.Leader().ReplicaID)
 }
 
@@ -258,7 +258,7 @@ func (l *leaderships) others(count map[uint64]int) []uint64 {
 }
 
 // handOver hands one leadership to the first of some nodes that can take it.
-func (l *leaderships) handOver(ctx context.Context, r *shard.Replica, to []uint64) bool {
+func (l *leaderships) handOver(ctx context.Context, r *raft.Replica, to []uint64) bool {
 	for range handoverAttempts {
 		slices.SortStableFunc(to, func(a, b uint64) int { return rank(l.resting.rests(a)) - rank(l.resting.rests(b)) })
 		for _, node := range to {

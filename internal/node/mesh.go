@@ -16,9 +16,9 @@ import (
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/placement"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // ErrRefused is returned for a node that the others do not let in.
@@ -135,7 +135,7 @@ func (n *Node) openMesh(o *Options) error {
 	if len(first) == 0 {
 		first = []datadir.Member{{ID: id.NodeID, Name: o.Config.Name, PeerURLs: sortedURLs(o.Config.AdvertisePeerURLs)}}
 	}
-	machine, err := placement.Open(n.state, shard.Prefix(placement.SystemShard, replicaOf(first, id.NodeID)))
+	machine, err := placement.Open(n.state, raft.Prefix(placement.SystemShard, replicaOf(first, id.NodeID)))
 	if err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ type wire struct {
 	stuck func() bool
 }
 
-var _ shard.Wire = (*wire)(nil)
+var _ raft.Wire = (*wire)(nil)
 
 func newWire(w *peer.Wire, hosts map[uint64]string, heard func(node uint64), stuck func() bool) *wire {
 	nodes := make(map[string]uint64, len(hosts))
@@ -263,7 +263,7 @@ func (w *wire) Listen(message func(from string, frame []byte), chunk func(from s
 }
 
 // Connect opens a stream of messages.
-func (w *wire) Connect(ctx context.Context, host string) (shard.WireConn, error) {
+func (w *wire) Connect(ctx context.Context, host string) (raft.WireConn, error) {
 	s, err := w.Wire.Connect(ctx, w.nodes[host])
 	if err != nil {
 		return nil, err
@@ -274,7 +274,7 @@ func (w *wire) Connect(ctx context.Context, host string) (shard.WireConn, error)
 // quietConn says nothing while this node's disk hangs, so that others are elected for all
 // that it leads. A shard that had nothing to write would be led on, and not be served.
 type quietConn struct {
-	shard.WireConn
+	raft.WireConn
 
 	stuck func() bool
 }
@@ -288,7 +288,7 @@ func (c quietConn) Send(frame []byte) error {
 }
 
 // ConnectSnapshot opens a stream for a snapshot.
-func (w *wire) ConnectSnapshot(ctx context.Context, host string) (shard.WireConn, error) {
+func (w *wire) ConnectSnapshot(ctx context.Context, host string) (raft.WireConn, error) {
 	s, err := w.Wire.ConnectSnapshot(ctx, w.nodes[host])
 	if err != nil {
 		return nil, err

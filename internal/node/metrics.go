@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -37,7 +38,10 @@ type metrics struct {
 	lastSweep              prometheus.Gauge
 }
 
-var _ shard.Observer = (*metrics)(nil)
+var (
+	_ raft.Observer  = (*metrics)(nil)
+	_ shard.Observer = (*metrics)(nil)
+)
 
 // newMetrics returns metrics in a registry of the node's own, beside those of the
 // process and of the Go runtime: an etcd in the same process would have the default
@@ -159,8 +163,8 @@ func (m *metrics) Swept(took, longest time.Duration) {
 
 // follow registers what is looked up in the shards when it is asked for: the sums
 // over those of this node.
-func (m *metrics) follow(system *shard.Replica, shards map[uint64]*shard.Data) error {
-	replicas := func(value func(*shard.Replica) float64) func() float64 {
+func (m *metrics) follow(system *raft.Replica, shards map[uint64]*shard.Data) error {
+	replicas := func(value func(*raft.Replica) float64) func() float64 {
 		return func() float64 {
 			sum := value(system)
 			for _, d := range shards {
@@ -178,14 +182,14 @@ func (m *metrics) follow(system *shard.Replica, shards map[uint64]*shard.Data) e
 			return float64(sum)
 		}
 	}
-	applied := replicas(func(r *shard.Replica) float64 { return float64(r.Applied()) })
-	committed := replicas(func(r *shard.Replica) float64 { return float64(r.Committed()) })
+	applied := replicas(func(r *raft.Replica) float64 { return float64(r.Applied()) })
+	committed := replicas(func(r *raft.Replica) float64 { return float64(r.Committed()) })
 	for _, c := range []prometheus.Collector{
 		// What is committed is applied by the time that anybody here hears of it.
 		gauge("server_proposals_committed_total", "Entries committed, over all logs that this node has.", committed),
 		gauge("server_proposals_applied_total", "Entries applied, over all logs that this node has.", applied),
 		gauge("server_proposals_pending", "Commands that wait for the log or are under way.",
-			replicas(func(r *shard.Replica) float64 { return float64(r.Pending()) })),
+			replicas(func(r *raft.Replica) float64 { return float64(r.Pending()) })),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "latchkey", Name: "shards_led", Help: "Data shards that this node leads.",
 		}, func() float64 {

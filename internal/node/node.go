@@ -29,6 +29,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
@@ -45,7 +46,7 @@ type Options struct {
 	// nil is the operating system's.
 	StateFS vfs.FS
 	RaftFS  raftvfs.FS
-	// SnapshotEntries and KeptEntries are shard.HostConfig's.
+	// SnapshotEntries and KeptEntries are raft.HostConfig's.
 	SnapshotEntries, KeptEntries uint64
 	// Listeners serve clients without TLS, and PeerListeners other nodes; nil opens those
 	// of the configuration.
@@ -68,8 +69,8 @@ type Node struct {
 	roster *roster
 	// mesh connects the node to others, nil where there are none.
 	mesh    *peer.Mesh
-	system  *shard.Host
-	data    *shard.Host
+	system  *raft.Host
+	data    *raft.Host
 	shards  map[uint64]*shard.Data
 	cluster *placement.Cluster
 	tokens  auth.Tokens
@@ -92,7 +93,7 @@ type Node struct {
 	succession *succession
 	leaving    atomic.Bool
 	// logWrites knows of a disk that hangs.
-	logWrites       shard.LogWrites
+	logWrites       raft.LogWrites
 	electionTimeout time.Duration
 	// failed has room for the first failure; it is never closed. giveUp ends the start.
 	failed chan error
@@ -267,7 +268,7 @@ func (n *Node) openState(o *Options) error {
 	cache := pebble.NewCache(stateCache)
 	defer cache.Unref()
 	db, err := pebble.Open(n.dir.State(), &pebble.Options{
-		FS:                 shard.StateFiles(o.StateFS),
+		FS:                 raft.StateFiles(o.StateFS),
 		Cache:              cache,
 		MemTableSize:       stateMemtable,
 		FormatMajorVersion: pebble.FormatNewest,
@@ -336,19 +337,19 @@ func (n *Node) diskStuck() bool { return n.logWrites.Stuck(2 * n.electionTimeout
 func (n *Node) openHosts(o *Options) error {
 	n.electionTimeout = o.Config.ElectionTimeout
 	id := n.dir.Identity()
-	syncer := shard.NewSyncer(n.state)
+	syncer := raft.NewSyncer(n.state)
 	tick := soloTick
 	ticks := soloElectionTicks
 	if n.mesh != nil {
 		tick, ticks = o.Config.HeartbeatInterval, uint64(o.Config.ElectionTimeout/o.Config.HeartbeatInterval)
 	}
-	open := func(name string, logs uint64) (*shard.Host, error) {
-		var carrier shard.Wire
+	open := func(name string, logs uint64) (*raft.Host, error) {
+		var carrier raft.Wire
 		hosts := n.roster.hosts(name)
 		if n.mesh != nil {
 			carrier = newWire(n.mesh.Wire(name), hosts, n.succession.heard, n.diskStuck)
 		}
-		return shard.OpenHost(shard.HostConfig{
+		return raft.OpenHost(raft.HostConfig{
 			Dir: n.dir.Raft(name), Made: id.Whole, Name: name, NodeHostID: hosts[id.NodeID], Address: name,
 			// The wire calls hosts by their NodeHostIDs.
 			Resolve: func(target string) (string, bool) { return target, true }, Wire: carrier,
@@ -547,7 +548,7 @@ func (n *Node) close() error {
 	if n.mesh != nil {
 		n.mesh.Close()
 	}
-	for _, h := range []*shard.Host{n.data, n.system} {
+	for _, h := range []*raft.Host{n.data, n.system} {
 		if h != nil {
 			h.Close()
 		}

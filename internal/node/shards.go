@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
@@ -127,7 +128,7 @@ func (n *Node) join(ctx context.Context, o *Options) (*placement.State, error) {
 			return nil, fmt.Errorf("%w; start the node with the --initial-splits of its first start, or without", err)
 		case errors.Is(err, placement.ErrInstance):
 			return nil, fmt.Errorf("%w: %s", ErrRefused, returned)
-		case !errors.Is(err, shard.ErrTimeout):
+		case !errors.Is(err, raft.ErrTimeout):
 			return nil, err
 		}
 	}
@@ -163,8 +164,8 @@ func (n *Node) openShard(h placement.ShardRecord) error {
 		if nodeID != n.roster.self {
 			continue
 		}
-		d, err := n.data.StartData(shard.DataConfig{
-			ShardID: h.ID, ReplicaID: replicaID, Members: targets("data", h.Replicas), Oracle: n.cluster,
+		d, err := shard.Start(n.data, shard.DataConfig{
+			ShardID: h.ID, ReplicaID: replicaID, Members: targets("data", h.Replicas), Oracle: n.cluster, Observer: n.metrics,
 		})
 		if err != nil {
 			return err
@@ -211,10 +212,10 @@ func bear(ctx context.Context, d *shard.Data, shape shard.Shape, within time.Dur
 	if !serving {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, within, shard.ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, within, raft.ErrTimeout)
 	defer cancel()
 	err = d.Bear(ctx, shape)
-	if errors.Is(err, shard.ErrNotLeader) || errors.Is(err, shard.ErrNotApplied) || errors.Is(err, shard.ErrTimeout) {
+	if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrNotApplied) || errors.Is(err, raft.ErrTimeout) {
 		err = nil // the next look tells
 	}
 	return false, err

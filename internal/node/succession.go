@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/latchkey-db/latchkey/internal/datadir"
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // settleFactor is how many election timeouts a node that was given up is left alone, silent
@@ -55,11 +55,11 @@ type succession struct {
 	last map[uint64]uint64
 }
 
-// candidate is a replica of this node, *shard.Replica.
+// candidate is a replica of this node, *raft.Replica.
 type candidate interface {
 	ShardID() uint64
-	Leader() shard.Leader
-	LeaderUntil() (shard.Leader, context.Context)
+	Leader() raft.Leader
+	LeaderUntil() (raft.Leader, context.Context)
 	Campaign(lost uint64)
 }
 
@@ -238,7 +238,7 @@ func (s *succession) lost(node uint64) {
 
 // campaign has a replica stand for election if no leader has been heard of since known,
 // unless this node does so no more.
-func (s *succession) campaign(r candidate, gone uint64, known shard.Leader) {
+func (s *succession) campaign(r candidate, gone uint64, known raft.Leader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := r.Leader(); s.replicas != nil && (now.ReplicaID == 0 || now == known) {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/latchkey-db/latchkey/internal/datadir"
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // seat is a replica without a shard: tests say who leads.
@@ -19,7 +19,7 @@ type seat struct {
 	id uint64
 
 	mu      sync.Mutex
-	leader  shard.Leader
+	leader  raft.Leader
 	ctx     context.Context
 	changed context.CancelFunc
 	// stood are the moments at which it stood for election.
@@ -40,18 +40,18 @@ func (s *seat) lead(replicaID uint64) {
 	if s.changed != nil {
 		s.changed()
 	}
-	s.leader = shard.Leader{ReplicaID: replicaID, Term: s.leader.Term + 1}
+	s.leader = raft.Leader{ReplicaID: replicaID, Term: s.leader.Term + 1}
 	s.ctx, s.changed = context.WithCancel(context.Background())
 }
 
 func (s *seat) ShardID() uint64 { return s.id }
 
-func (s *seat) Leader() shard.Leader {
+func (s *seat) Leader() raft.Leader {
 	l, _ := s.LeaderUntil()
 	return l
 }
 
-func (s *seat) LeaderUntil() (shard.Leader, context.Context) {
+func (s *seat) LeaderUntil() (raft.Leader, context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.leader, s.ctx

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // sweepPause lies between two attempts to make the shards take over a compaction.
@@ -37,7 +37,7 @@ func (s *sweeping) run(ctx context.Context) {
 		rev, changed := s.compacted()
 		var again <-chan time.Time
 		if rev > 0 {
-			if err := s.sweep(ctx, rev); err != nil && ctx.Err() == nil && !errors.Is(err, shard.ErrStopped) {
+			if err := s.sweep(ctx, rev); err != nil && ctx.Err() == nil && !errors.Is(err, raft.ErrStopped) {
 				s.log.Warn("a shard has not taken over a compaction yet; it is tried again",
 					slog.Int64("revision", rev), slog.Any("error", err))
 				again = time.After(sweepPause)

@@ -3,8 +3,8 @@
 // answers of a code byte and the result or a text.
 //
 // A call is made once. One that finds no leader, or certainly did nothing, returns
-// shard.ErrNotLeader or shard.ErrNotApplied, as it does on this node; one that was lost
-// returns shard.ErrNotLeader if it may be repeated, and shard.ErrTimeout if not. So does
+// raft.ErrNotLeader or raft.ErrNotApplied, as it does on this node; one that was lost
+// returns raft.ErrNotLeader if it may be repeated, and raft.ErrTimeout if not. So does
 // one that the leader gave up, and a command that failed there for a reason without a name:
 // nothing counts as certainly not applied but what is named so.
 //

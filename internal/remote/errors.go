@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/placement"
@@ -24,12 +25,12 @@ var known = []struct {
 	code byte
 	err  error
 }{
-	{1, shard.ErrNotLeader},
-	{2, shard.ErrNotApplied},
-	{3, shard.ErrTimeout},
-	{4, shard.ErrStopped},
-	{5, shard.ErrTooManyRequests},
-	{6, shard.ErrRequestTooLarge},
+	{1, raft.ErrNotLeader},
+	{2, raft.ErrNotApplied},
+	{3, raft.ErrTimeout},
+	{4, raft.ErrStopped},
+	{5, raft.ErrTooManyRequests},
+	{6, raft.ErrRequestTooLarge},
 	{7, shard.ErrOutdated},
 	{8, shard.ErrForbidden},
 	{9, lease.ErrNotFound},

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // proofs says of each call between nodes what its answer rests on. One that rests on nothing
@@ -37,14 +37,14 @@ type nobody struct{}
 
 var _ placement.Leader = nobody{}
 
-func (nobody) Propose(context.Context, shard.Kind, []byte) (any, uint64, error) {
-	return nil, 0, shard.ErrNotLeader
+func (nobody) Propose(context.Context, raft.Kind, []byte) (any, uint64, error) {
+	return nil, 0, raft.ErrNotLeader
 }
 
-func (nobody) Confirm(context.Context) (uint64, error) { return 0, shard.ErrNotLeader }
+func (nobody) Confirm(context.Context) (uint64, error) { return 0, raft.ErrNotLeader }
 
-func (nobody) Ask(context.Context, int) (shard.Block, error) {
-	return shard.Block{}, shard.ErrNotLeader
+func (nobody) Ask(context.Context, int) (raft.Block, error) {
+	return raft.Block{}, raft.ErrNotLeader
 }
 
 // A call without a row was added without saying what its answer rests on.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/latchkey-db/latchkey/internal/peer"
-	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // Mesh hands requests to other nodes. Errors are those of peer.Mesh.
@@ -29,15 +29,15 @@ func (l *road) carry(ctx context.Context, repeatable bool, request []byte) (read
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
-		stop := context.AfterFunc(l.over, func() { cancel(shard.ErrNotLeader) })
+		stop := context.AfterFunc(l.over, func() { cancel(raft.ErrNotLeader) })
 		defer stop()
 	}
 	answer, err := l.mesh.Call(ctx, l.node, request)
 	switch {
 	case errors.Is(err, peer.ErrUnsent), errors.Is(err, peer.ErrLost) && repeatable:
-		return reader{}, shard.ErrNotLeader
+		return reader{}, raft.ErrNotLeader
 	case errors.Is(err, peer.ErrLost):
-		return reader{}, shard.ErrTimeout
+		return reader{}, raft.ErrTimeout
 	case err != nil:
 		return reader{}, err
 	}
@@ -45,7 +45,7 @@ func (l *road) carry(ctx context.Context, repeatable bool, request []byte) (read
 	switch {
 	case err == nil:
 	case repeatable && cutShort(err):
-		err = shard.ErrNotLeader
+		err = raft.ErrNotLeader
 	case !repeatable && (cutShort(err) || errors.Is(err, errMalformed) || errors.As(err, new(failure))):
 		err = openOutcome(err)
 	}
@@ -55,10 +55,10 @@ func (l *road) carry(ctx context.Context, repeatable bool, request []byte) (read
 // cutShort reports whether a leader gave a call up without knowing what becomes of it. The
 // contexts are the leader's: this node's call has not ended.
 func cutShort(err error) bool {
-	return errors.Is(err, shard.ErrStopped) || errors.Is(err, shard.ErrTimeout) ||
+	return errors.Is(err, raft.ErrStopped) || errors.Is(err, raft.ErrTimeout) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // openOutcome is for a call that must not be repeated, after an error that does not say that
 // nothing was proposed: one without a name may come from anywhere.
-func openOutcome(err error) error { return fmt.Errorf("%w (%v)", shard.ErrTimeout, err) } //nolint:errorlint // the cause is the leader's
+func openOutcome(err error) error { return fmt.Errorf("%w (%v)", raft.ErrTimeout, err) } //nolint:errorlint // the cause is the leader's

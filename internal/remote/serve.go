@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
@@ -17,7 +18,7 @@ type Server struct {
 	// System is this node's replica of the system shard; nil until there is one.
 	System placement.Leader
 	// SystemLog is the Raft side of that replica; nil until there is one.
-	SystemLog *shard.Replica
+	SystemLog *raft.Replica
 	// Shards are this node's replicas of the data shards by id.
 	Shards map[uint64]*shard.Data
 	// Unfit, if not nil, reports that the node takes over no leadership: it is about to stop
@@ -65,9 +66,9 @@ func (s *Server) applied(_ context.Context, _ byte, r *reader) ([]byte, error) {
 	}
 	switch {
 	case replica == nil:
-		return nil, shard.ErrNotLeader
+		return nil, raft.ErrNotLeader
 	case s.Unfit != nil && s.Unfit():
-		return nil, shard.ErrStopped
+		return nil, raft.ErrStopped
 	}
 	return binary.AppendUvarint([]byte{codeOK}, replica.Applied()), nil
 }
@@ -79,7 +80,7 @@ func (s *Server) missed(_ context.Context, _ byte, r *reader) ([]byte, error) {
 		return nil, err
 	}
 	if s.Missed == nil {
-		return nil, shard.ErrStopped
+		return nil, raft.ErrStopped
 	}
 	return appendBool([]byte{codeOK}, s.Missed(node)), nil
 }
@@ -154,7 +155,7 @@ func (s *Server) data(ctx context.Context, method byte, r *reader) ([]byte, erro
 	}
 	d := s.Shards[r.uvarint()]
 	if d == nil {
-		return nil, shard.ErrNotLeader
+		return nil, raft.ErrNotLeader
 	}
 	run := call(d, r)
 	if err := r.done(); err != nil {

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // The methods of the system shard; those of data shards begin at 16. The numbers are
@@ -44,7 +44,7 @@ type systemLeader struct{ road }
 var _ placement.Leader = (*systemLeader)(nil)
 
 // Propose puts a command through the leader's log.
-func (l *systemLeader) Propose(ctx context.Context, kind shard.Kind, payload []byte) (result any, index uint64, err error) {
+func (l *systemLeader) Propose(ctx context.Context, kind raft.Kind, payload []byte) (result any, index uint64, err error) {
 	request := append([]byte{methodSystemPropose, byte(kind)}, payload...)
 	r, err := l.carry(ctx, false, request)
 	if err != nil {
@@ -69,7 +69,7 @@ func (l *systemLeader) Confirm(ctx context.Context) (index uint64, err error) {
 }
 
 // Ask asks the oracle.
-func (l *systemLeader) Ask(ctx context.Context, count int) (b shard.Block, err error) {
+func (l *systemLeader) Ask(ctx context.Context, count int) (b raft.Block, err error) {
 	r, err := l.carry(ctx, true, binary.AppendUvarint([]byte{methodAsk}, uint64(count)))
 	if err != nil {
 		return b, err
@@ -84,7 +84,7 @@ const maxAsked = 1 << 20
 // system answers a call for the system shard.
 func (s *Server) system(ctx context.Context, method byte, r *reader) ([]byte, error) {
 	if s.System == nil {
-		return nil, shard.ErrNotLeader
+		return nil, raft.ErrNotLeader
 	}
 	dst := []byte{codeOK}
 	switch method {
@@ -92,7 +92,7 @@ func (s *Server) system(ctx context.Context, method byte, r *reader) ([]byte, er
 		if len(r.rest) == 0 {
 			return nil, errMalformed
 		}
-		result, index, err := s.System.Propose(ctx, shard.Kind(r.rest[0]), r.rest[1:])
+		result, index, err := s.System.Propose(ctx, raft.Kind(r.rest[0]), r.rest[1:])
 		if err != nil {
 			return nil, err
 		}

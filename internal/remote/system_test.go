@@ -8,21 +8,21 @@ import (
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // oneLeader answers every call with the same.
 type oneLeader struct {
 	result any
 	index  uint64
-	block  shard.Block
+	block  raft.Block
 	err    error
 	// heard is what was asked.
 	heard string
 }
 
-func (l *oneLeader) Propose(_ context.Context, kind shard.Kind, payload []byte) (any, uint64, error) {
+func (l *oneLeader) Propose(_ context.Context, kind raft.Kind, payload []byte) (any, uint64, error) {
 	l.heard = fmt.Sprintf("propose %d %s", kind, payload)
 	return l.result, l.index, l.err
 }
@@ -32,7 +32,7 @@ func (l *oneLeader) Confirm(context.Context) (uint64, error) {
 	return l.index, l.err
 }
 
-func (l *oneLeader) Ask(_ context.Context, count int) (shard.Block, error) {
+func (l *oneLeader) Ask(_ context.Context, count int) (raft.Block, error) {
 	l.heard = fmt.Sprintf("ask %d", count)
 	return l.block, l.err
 }
@@ -65,7 +65,7 @@ func TestSystemCallsTravel(t *testing.T) {
 			t.Errorf("%v came as %v at %d, %v; asked %q", result, got, index, err, there.heard)
 		}
 	}
-	there := &oneLeader{index: 9, block: shard.Block{First: 5, Newest: 7, Compacted: -1}}
+	there := &oneLeader{index: 9, block: raft.Block{First: 5, Newest: 7, Compacted: -1}}
 	l, _ := systemAt(t, there)
 	if index, err := l.Confirm(t.Context()); index != 9 || err != nil || there.heard != "confirm" {
 		t.Errorf("confirmed at %d, %v", index, err)
@@ -81,18 +81,18 @@ func TestSystemErrorsTravel(t *testing.T) {
 		there, lost         error
 		proposed, confirmed error
 	}{
-		{there: shard.ErrNotLeader, proposed: shard.ErrNotLeader, confirmed: shard.ErrNotLeader},
-		{there: fmt.Errorf("%w: no order", shard.ErrNotApplied), proposed: shard.ErrNotApplied, confirmed: shard.ErrNotApplied},
-		{there: shard.ErrTooManyRequests, proposed: shard.ErrTooManyRequests, confirmed: shard.ErrTooManyRequests},
+		{there: raft.ErrNotLeader, proposed: raft.ErrNotLeader, confirmed: raft.ErrNotLeader},
+		{there: fmt.Errorf("%w: no order", raft.ErrNotApplied), proposed: raft.ErrNotApplied, confirmed: raft.ErrNotApplied},
+		{there: raft.ErrTooManyRequests, proposed: raft.ErrTooManyRequests, confirmed: raft.ErrTooManyRequests},
 		{there: auth.ErrUserNotFound, proposed: auth.ErrUserNotFound, confirmed: auth.ErrUserNotFound},
 		{there: placement.ErrTooOld, proposed: placement.ErrTooOld, confirmed: placement.ErrTooOld},
-		{there: shard.ErrStopped, proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
-		{there: shard.ErrTimeout, proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
-		{there: context.Canceled, proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
-		{there: fmt.Errorf("propose: %w", context.DeadlineExceeded), proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
-		{there: odd, proposed: shard.ErrTimeout, confirmed: failure{odd.Error()}},
-		{lost: peer.ErrUnsent, proposed: shard.ErrNotLeader, confirmed: shard.ErrNotLeader},
-		{lost: peer.ErrLost, proposed: shard.ErrTimeout, confirmed: shard.ErrNotLeader},
+		{there: raft.ErrStopped, proposed: raft.ErrTimeout, confirmed: raft.ErrNotLeader},
+		{there: raft.ErrTimeout, proposed: raft.ErrTimeout, confirmed: raft.ErrNotLeader},
+		{there: context.Canceled, proposed: raft.ErrTimeout, confirmed: raft.ErrNotLeader},
+		{there: fmt.Errorf("propose: %w", context.DeadlineExceeded), proposed: raft.ErrTimeout, confirmed: raft.ErrNotLeader},
+		{there: odd, proposed: raft.ErrTimeout, confirmed: failure{odd.Error()}},
+		{lost: peer.ErrUnsent, proposed: raft.ErrNotLeader, confirmed: raft.ErrNotLeader},
+		{lost: peer.ErrLost, proposed: raft.ErrTimeout, confirmed: raft.ErrNotLeader},
 	} {
 		l, d := systemAt(t, &oneLeader{err: tc.there})
 		d.err = tc.lost
@@ -107,7 +107,7 @@ func TestSystemErrorsTravel(t *testing.T) {
 		}
 	}
 	l, _ := systemAt(t, nil)
-	if _, err := l.Confirm(t.Context()); !errors.Is(err, shard.ErrNotLeader) {
+	if _, err := l.Confirm(t.Context()); !errors.Is(err, raft.ErrNotLeader) {
 		t.Errorf("confirmed where nothing is yet: %v", err)
 	}
 }
@@ -116,7 +116,7 @@ func TestSystemErrorsTravel(t *testing.T) {
 func TestUnreadableAnswerLeavesTheOutcomeOpen(t *testing.T) {
 	for _, answer := range []string{"", "\x00", "\x00\x01", "\x00\x01\x63", "\xc8"} {
 		l := &systemLeader{road{mesh: garbling(answer), node: 2, over: t.Context()}}
-		if _, _, err := l.Propose(t.Context(), 1, nil); !errors.Is(err, shard.ErrTimeout) {
+		if _, _, err := l.Propose(t.Context(), 1, nil); !errors.Is(err, raft.ErrTimeout) {
 			t.Errorf("proposed, answered %q: %v", answer, err)
 		}
 	}
@@ -132,7 +132,7 @@ func TestSystemCallsEndWithTheTerm(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
 	l := &systemLeader{road{mesh: silent{}, node: 2, over: over}}
 	end()
-	if _, err := l.Confirm(t.Context()); !errors.Is(err, shard.ErrNotLeader) {
+	if _, err := l.Confirm(t.Context()); !errors.Is(err, raft.ErrNotLeader) {
 		t.Errorf("confirmed by a node that says nothing: %v", err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	raftvfs "github.com/lni/vfs"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -154,7 +155,7 @@ func (c *cluster) bear(ctx context.Context) {
 			if d.Shape().Born() {
 				break
 			}
-			if err := d.Bear(ctx, shape); err != nil && !errors.Is(err, shard.ErrNotLeader) && !errors.Is(err, shard.ErrNotApplied) {
+			if err := d.Bear(ctx, shape); err != nil && !errors.Is(err, raft.ErrNotLeader) && !errors.Is(err, raft.ErrNotApplied) {
 				c.tb.Fatal(err)
 			}
 		}
@@ -171,7 +172,7 @@ func (c *cluster) bear(ctx context.Context) {
 }
 
 // replica returns a process's replica of a shard, the system shard included.
-func (p *process) replica(id uint64) *shard.Replica {
+func (p *process) replica(id uint64) *raft.Replica {
 	if id == placement.SystemShard {
 		return p.cluster.Replica()
 	}

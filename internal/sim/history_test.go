@@ -12,9 +12,9 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // outcome is what a client knows of its call.
@@ -136,7 +136,7 @@ func (h *history) do(ctx context.Context, p *process, req proto.Message) *op {
 
 // rejected reports whether an error says that nothing was done.
 func rejected(err error) bool {
-	return mvcc.Rejected(err) || errors.Is(err, lease.ErrNotFound) || errors.Is(err, lease.ErrExists) || errors.Is(err, shard.ErrTooManyRequests)
+	return mvcc.Rejected(err) || errors.Is(err, lease.ErrNotFound) || errors.Is(err, lease.ErrExists) || errors.Is(err, raft.ErrTooManyRequests)
 }
 
 func send(ctx context.Context, p *process, req proto.Message) (proto.Message, error) {

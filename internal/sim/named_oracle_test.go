@@ -9,8 +9,8 @@ import (
 
 	raftpb "github.com/lni/dragonboat/v4/raftpb"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // hooked is a context that runs a function when it is first asked whether it has ended,
@@ -68,7 +68,7 @@ func TestOracleElectedAgain(t *testing.T) {
 		if old.cluster.Replica().Serving() <= term {
 			t.Fatal("it was not elected again; the run shows nothing")
 		}
-		if !errors.Is(err, shard.ErrNotLeader) {
+		if !errors.Is(err, raft.ErrNotLeader) {
 			t.Errorf("answered %+v, %v, after a put at %d", b, err, newer)
 		}
 	})
@@ -87,14 +87,14 @@ func (stopper) Tick()        {}
 func (c *cluster) deafenSystem(end chan struct{}) {
 	c.tb.Helper()
 	const id = 99
-	var replicas []*shard.Replica
+	var replicas []*raft.Replica
 	for _, n := range c.nodes {
 		p := n.running()
-		machine, err := placement.Open(p.db, shard.Prefix(id, n.id))
+		machine, err := placement.Open(p.db, raft.Prefix(id, n.id))
 		if err != nil {
 			c.tb.Fatal(err)
 		}
-		config := shard.ReplicaConfig{ShardID: id, ReplicaID: n.id, Members: targets("system"), Machine: machine, Bind: func(*shard.Replica) {}}
+		config := raft.ReplicaConfig{ShardID: id, ReplicaID: n.id, Members: targets("system"), Machine: machine, Bind: func(*raft.Replica) {}}
 		if n.id == 1 {
 			config.Leads = stopper{end}
 		}
@@ -141,7 +141,7 @@ func TestCompletedReadIndexDoesNotMakeAnOracle(t *testing.T) {
 			if old.cluster.Replica().Serving() != term {
 				t.Fatal("the deposed oracle knows; the run shows nothing")
 			}
-			if !errors.Is(err, shard.ErrNotLeader) {
+			if !errors.Is(err, raft.ErrNotLeader) {
 				t.Errorf("asked for %d, answered %+v, %v, after a put at %d", count, b, err, newer)
 			}
 		}

@@ -10,8 +10,8 @@ import (
 	raftpb "github.com/lni/dragonboat/v4/raftpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // Node 1 asks for the number of a put, and the answer is under way for long. Meanwhile
@@ -343,7 +343,7 @@ func TestDeposedLeaderHealedBySnapshot(t *testing.T) {
 		}
 		c.net.heal()
 		_, err := put.wait()
-		if !errors.Is(err, shard.ErrTimeout) {
+		if !errors.Is(err, raft.ErrTimeout) {
 			t.Errorf("put: %v, want the unknown outcome", err)
 		}
 		if c.net.snapshots == 0 {
@@ -391,7 +391,7 @@ func TestTransferWithABatchInDoubt(t *testing.T) {
 func TestIndexesTellOfLag(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t := c.tb
-		of := func(id uint64) *shard.Replica { return c.node(id).shards[shardA].Replica() }
+		of := func(id uint64) *raft.Replica { return c.node(id).shards[shardA].Replica() }
 		agree := func() {
 			t.Helper()
 			if err := c.agree(t.Context(), shardA); err != nil {

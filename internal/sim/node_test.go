@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	raftvfs "github.com/lni/vfs"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
@@ -42,8 +43,8 @@ type node struct {
 type process struct {
 	node    *node
 	db      *pebble.DB
-	system  *shard.Host
-	data    *shard.Host
+	system  *raft.Host
+	data    *raft.Host
 	cluster *placement.Cluster
 	shards  map[uint64]*shard.Data
 	router  *router.Router
@@ -115,13 +116,13 @@ const (
 	electionTicks = 10
 )
 
-func (p *process) open(name string) (*shard.Host, error) {
+func (p *process) open(name string) (*raft.Host, error) {
 	n := p.node
 	level := slog.LevelError + 4
 	if os.Getenv("RAFTLOG") != "" {
 		level = slog.LevelDebug
 	}
-	return shard.OpenHost(shard.HostConfig{
+	return raft.OpenHost(raft.HostConfig{
 		Dir: "/" + name, Name: name, NodeHostID: hostID(name, n.id), Address: address(name, n.id),
 		Resolve: func(target string) (string, bool) {
 			for id := uint64(1); id <= nodes; id++ {
@@ -132,7 +133,7 @@ func (p *process) open(name string) (*shard.Host, error) {
 			return "", false
 		},
 		DeploymentID: 7, LogShards: 1, Tick: cmp.Or(n.c.options.tick, tick), HeartbeatTicks: 2, ElectionTicks: electionTicks,
-		DB: p.db, Syncer: shard.NewSyncer(p.db), StateFS: n.state, TempDir: "tmp", RaftFS: n.raft,
+		DB: p.db, Syncer: raft.NewSyncer(p.db), StateFS: n.state, TempDir: "tmp", RaftFS: n.raft,
 		Transport:       &transport{net: n.c.net, node: n.id, system: name == "system", address: address(name, n.id), dead: &p.dead},
 		Stall:           func(shardID uint64, at string) { n.c.stall(n.id, shardID, at) },
 		SnapshotEntries: n.c.options.snapshotEntries, KeptEntries: n.c.options.snapshotEntries / 10,
@@ -154,7 +155,7 @@ func (n *node) start() (*process, error) {
 	if p.data, err = p.open("data"); err != nil {
 		return nil, err
 	}
-	machine, err := placement.Open(p.db, shard.Prefix(placement.SystemShard, n.id))
+	machine, err := placement.Open(p.db, raft.Prefix(placement.SystemShard, n.id))
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +180,7 @@ func (p *process) serve(ctx context.Context) error {
 		}
 	}
 	for id := range p.cluster.State().Shards {
-		d, err := p.data.StartData(shard.DataConfig{ShardID: id, ReplicaID: p.node.id, Members: targets("data"), Oracle: oracle{p}})
+		d, err := shard.Start(p.data, shard.DataConfig{ShardID: id, ReplicaID: p.node.id, Members: targets("data"), Oracle: oracle{p}})
 		if err != nil {
 			return err
 		}
@@ -228,7 +229,7 @@ func (p *process) close() error {
 	if p.router != nil {
 		p.router.Close()
 	}
-	for _, h := range []*shard.Host{p.data, p.system} {
+	for _, h := range []*raft.Host{p.data, p.system} {
 		h.Close()
 	}
 	for _, d := range p.shards {

@@ -46,7 +46,7 @@ func TestSoloBecomesOrdered(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		for {
 			attempt, cancel := context.WithTimeout(ctx, time.Second)
-			err := c.leader(ctx, placement.SystemShard).cluster.BeginOrder(attempt, past)
+			err := c.leader(ctx, placement.SystemShard).cluster.BeginOrder(attempt, past.Rev, past.Compacted)
 			cancel()
 			if err == nil {
 				break
@@ -94,7 +94,7 @@ func TestReadThatMeetsTheOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.node(1).cluster.BeginOrder(t.Context(), past); err != nil {
+		if err := c.node(1).cluster.BeginOrder(t.Context(), past.Rev, past.Compacted); err != nil {
 			t.Fatal(err)
 		}
 		c.node(1).compact(t, c.node(1).put(t, "x", "3"))
@@ -142,7 +142,7 @@ func TestCompactionThatMeetsTheOrder(t *testing.T) {
 			t.Fatalf("answered before there was an order: %v, %v", compaction.resp, compaction.err)
 		default:
 		}
-		if err := c.node(1).cluster.BeginOrder(t.Context(), past); err != nil {
+		if err := c.node(1).cluster.BeginOrder(t.Context(), past.Rev, past.Compacted); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()

@@ -8,7 +8,7 @@ import (
 )
 
 // staller says for how long a goroutine of a node stands still at a place between two
-// steps of a rule in a shard; shard.HostConfig names the places.
+// steps of a rule in a shard; raft.HostConfig names the places.
 type staller func(node, shard uint64, at string) time.Duration
 
 func (c *cluster) setStall(s staller) { c.stalls.Store(&s) }

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
-	"github.com/latchkey-db/latchkey/shard"
 )
 
 // call is one call from a node to another, as tests that interfere see it.
@@ -142,7 +142,7 @@ func (p *process) leaders() *remote.Leaders {
 type oracle struct{ p *process }
 
 var (
-	_ shard.Oracle = oracle{}
+	_ raft.Oracle  = oracle{}
 	_ router.Order = oracle{}
 )
 
@@ -156,7 +156,7 @@ func (o oracle) at(ctx context.Context, c call, fn func(context.Context, *placem
 	c.to, c.shard = o.p.cluster.Replica().Leader().ReplicaID, placement.SystemShard
 	switch c.to {
 	case 0:
-		return shard.ErrNotLeader
+		return raft.ErrNotLeader
 	case o.p.node.id:
 		c.from = c.to
 		if d := o.p.node.c.interfere.Load(); d != nil && !pause(ctx, (*d)(c).after) {
@@ -166,13 +166,13 @@ func (o oracle) at(ctx context.Context, c call, fn func(context.Context, *placem
 	}
 	arrived, err := o.p.carry(ctx, c, func(ctx context.Context, to *process) error { return fn(ctx, to.cluster) })
 	if errors.Is(err, errLost) && !arrived {
-		return shard.ErrNotLeader
+		return raft.ErrNotLeader
 	}
 	return err
 }
 
 // Ask asks for numbers once.
-func (o oracle) Ask(ctx context.Context, count int) (b shard.Block, err error) {
+func (o oracle) Ask(ctx context.Context, count int) (b raft.Block, err error) {
 	err = o.at(ctx, call{name: "Ask", count: count}, func(ctx context.Context, c *placement.Cluster) error {
 		b, err = c.Ask(ctx, count)
 		return err
@@ -181,7 +181,7 @@ func (o oracle) Ask(ctx context.Context, count int) (b shard.Block, err error) {
 }
 
 // Newest asks for the newest number until there is an answer.
-func (o oracle) Newest(ctx context.Context) (shard.Block, error) {
+func (o oracle) Newest(ctx context.Context) (raft.Block, error) {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, o.p.oracleAttempt())
 		b, err := o.Ask(attempt, 0)
@@ -202,9 +202,9 @@ func (o oracle) Compact(ctx context.Context, rev int64) (done bool, err error) {
 			done, err = c.Compact(ctx, rev)
 			return err
 		})
-		if !errors.Is(err, shard.ErrNotLeader) {
+		if !errors.Is(err, raft.ErrNotLeader) {
 			if err != nil {
-				err = shard.ErrTimeout
+				err = raft.ErrTimeout
 			}
 			return done, err
 		}

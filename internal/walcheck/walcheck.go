@@ -10,7 +10,7 @@
 // A power cut may keep any parts of what was written since the last fsync. Of two records
 // in one unfinished fsync the second could be whole and the first not, which would look like
 // damage. So who writes a log writes one record at a time, and fsyncs it before the next
-// (shard/logstore.go). The middle and the end of a record of several chunks prove nothing.
+// (internal/raft/logstore.go). The middle and the end of a record of several chunks prove nothing.
 package walcheck
 
 import (

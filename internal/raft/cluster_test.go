@@ -1,0 +1,396 @@
+package raft
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	pvfs "github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/lni/dragonboat/v4"
+	"github.com/lni/dragonboat/v4/config"
+	chantransport "github.com/lni/dragonboat/v4/plugin/chan"
+	"github.com/lni/dragonboat/v4/raftio"
+	raftpb "github.com/lni/dragonboat/v4/raftpb"
+	"github.com/lni/vfs"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// register is a machine of numbered cells: command kindAdd adds to a cell and
+// returns the cell's new value.
+type register struct {
+	db     *pebble.DB
+	prefix []byte
+
+	mu    sync.Mutex
+	cells map[string]uint64
+	// trail lists the ids of all commands in the order of their application
+	// since the state was loaded.
+	trail []CommandID
+	// replacing is set from BeginReload to Reload.
+	replacing bool
+	// reloads, if not nil, is called before the state is replaced.
+	reloads func()
+}
+
+const kindAdd Kind = 1
+
+func newRegister(tb testing.TB, db *pebble.DB, prefix []byte) *register {
+	tb.Helper()
+	m := &register{db: db, prefix: prefix}
+	if err := m.Reload(); err != nil {
+		tb.Fatal(err)
+	}
+	return m
+}
+
+func (m *register) cellKey(name string) []byte {
+	return append(append(append([]byte(nil), m.prefix...), 'c'), name...)
+}
+
+func (m *register) BeginReload() {
+	m.mu.Lock()
+	m.replacing = true
+	m.mu.Unlock()
+	if m.reloads != nil {
+		m.reloads()
+	}
+}
+
+func (m *register) Reload() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.replacing = false
+	m.cells = make(map[string]uint64)
+	low := m.cellKey("")
+	it, err := m.db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: keys.PrefixEnd(low)})
+	if err != nil {
+		return err
+	}
+	for it.First(); it.Valid(); it.Next() {
+		m.cells[string(it.Key()[len(low):])] = binary.BigEndian.Uint64(it.Value())
+	}
+	return it.Close()
+}
+
+func (m *register) get(name string) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cells[name]
+}
+
+func (m *register) applied() []CommandID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]CommandID(nil), m.trail...)
+}
+
+type registerRun struct {
+	m     *register
+	b     *pebble.Batch
+	dirty map[string]uint64
+	trail []CommandID
+}
+
+func (m *register) Apply(b *pebble.Batch) Run {
+	return &registerRun{m: m, b: b, dirty: make(map[string]uint64)}
+}
+
+func (r *registerRun) Command(c Command, want bool) (any, error, error) {
+	name := string(c.Payload)
+	v, ok := r.dirty[name]
+	if !ok {
+		v = r.m.get(name)
+	}
+	r.dirty[name] = v + 1
+	r.trail = append(r.trail, c.ID)
+	if !want {
+		return nil, nil, nil
+	}
+	return v + 1, nil, nil
+}
+
+func (r *registerRun) Begin() error { return nil }
+
+func (r *registerRun) Finish() error {
+	for name, v := range r.dirty {
+		if err := r.b.Set(r.m.cellKey(name), binary.BigEndian.AppendUint64(nil, v), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *registerRun) Publish() {
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	for name, v := range r.dirty {
+		r.m.cells[name] = v
+	}
+	r.m.trail = append(r.m.trail, r.trail...)
+}
+
+// network is the chan transport with faults.
+type network struct {
+	mu sync.Mutex
+	// drop decides on a message; nil passes all.
+	drop func(from, to string, m *raftpb.Message) bool
+	// repeat decides on a message that is delivered twice.
+	repeat func(from, to string, m *raftpb.Message) bool
+}
+
+func (n *network) setDrop(f func(from, to string, m *raftpb.Message) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.drop = f
+}
+
+func (n *network) setRepeat(f func(from, to string, m *raftpb.Message) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.repeat = f
+}
+
+// isolate cuts one address off in both directions.
+func (n *network) isolate(addr string) {
+	n.setDrop(func(from, to string, _ *raftpb.Message) bool { return from == addr || to == addr })
+}
+
+func (n *network) heal() { n.setDrop(nil) }
+
+// pass returns what arrives of a message: nothing, itself, or itself twice.
+func (n *network) pass(from, to string, m *raftpb.Message) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.drop != nil && n.drop(from, to, m):
+		return 0
+	case n.repeat != nil && n.repeat(from, to, m):
+		return 2
+	}
+	return 1
+}
+
+func (n *network) Create(c config.NodeHostConfig, m raftio.MessageHandler, ch raftio.ChunkHandler) raftio.ITransport {
+	return &faultyTransport{ITransport: chantransport.NewChanTransport(c, m, ch), net: n, self: c.RaftAddress}
+}
+
+func (*network) Validate(string) bool { return true }
+
+type faultyTransport struct {
+	raftio.ITransport
+	net  *network
+	self string
+}
+
+func (f *faultyTransport) GetConnection(ctx context.Context, target string) (raftio.IConnection, error) {
+	c, err := f.ITransport.GetConnection(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	return &faultyConnection{IConnection: c, from: f, to: target}, nil
+}
+
+type faultyConnection struct {
+	raftio.IConnection
+	from *faultyTransport
+	to   string
+}
+
+func (c *faultyConnection) SendMessageBatch(b raftpb.MessageBatch) error {
+	var kept []raftpb.Message
+	for i := range b.Requests {
+		for range c.from.net.pass(c.from.self, c.to, &b.Requests[i]) {
+			kept = append(kept, b.Requests[i])
+		}
+	}
+	if len(kept) == 0 {
+		return nil
+	}
+	b.Requests = kept
+	return c.IConnection.SendMessageBatch(b)
+}
+
+const testShard = 1
+
+// member of a test cluster.
+type testNode struct {
+	id     uint64
+	raftFS *vfs.MemFS
+	state  pvfs.FS
+	db     *pebble.DB
+	host   *Host
+	r      *Replica
+	m      *register
+	// reloads is the register's.
+	reloads func()
+}
+
+type cluster struct {
+	t     testing.TB
+	name  string
+	net   *network
+	nodes []*testNode
+	// oracle numbers commands; nil where none has a number.
+	oracle Oracle
+	// resolved hears of what was promised of all keys; may be nil.
+	resolved func(rev int64)
+	// observer hears of the hosts that are started from now on; may be nil.
+	observer Observer
+}
+
+func nodeHostID(i uint64) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", i) }
+
+func newCluster(tb testing.TB, n uint64) *cluster {
+	tb.Helper()
+	return makeCluster(tb, n, cluster{})
+}
+
+// makeCluster starts n nodes of a cluster, of which kind says what it keeps.
+func makeCluster(tb testing.TB, n uint64, kind cluster) *cluster {
+	tb.Helper()
+	c := &kind
+	c.t, c.name, c.net = tb, tb.Name(), &network{}
+	for i := uint64(1); i <= n; i++ {
+		c.nodes = append(c.nodes, &testNode{id: i, raftFS: vfs.NewMem(), state: pvfs.NewMem()})
+	}
+	for _, nd := range c.nodes {
+		c.start(nd)
+	}
+	return c
+}
+
+func (c *cluster) addr(i uint64) string { return fmt.Sprintf("%s-%d", c.name, i) }
+
+func (c *cluster) start(nd *testNode) {
+	c.t.Helper()
+	if err := c.open(nd); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// open starts a node; one that can't be started is stopped.
+func (c *cluster) open(nd *testNode) (err error) {
+	c.t.Helper()
+	nd.db, err = pebble.Open("state", &pebble.Options{FS: nd.state, FormatMajorVersion: pebble.FormatNewest, Logger: quietPebble{}})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			c.stop(nd)
+		}
+	}()
+	members := make(map[uint64]string)
+	for _, m := range c.nodes {
+		members[m.id] = nodeHostID(m.id)
+	}
+	level := slog.LevelError + 4
+	if os.Getenv("RAFTLOG") != "" {
+		level = slog.LevelDebug
+	}
+	nd.host, err = OpenHost(HostConfig{
+		Dir: "/raft", Name: "test", NodeHostID: nodeHostID(nd.id), Address: c.addr(nd.id),
+		Resolve: func(id string) (string, bool) {
+			for _, m := range c.nodes {
+				if nodeHostID(m.id) == id {
+					return c.addr(m.id), true
+				}
+			}
+			return "", false
+		},
+		DeploymentID: 7, LogShards: 1, Tick: 10 * time.Millisecond, HeartbeatTicks: 2, ElectionTicks: 20,
+		DB: nd.db, Syncer: NewSyncer(nd.db), StateFS: nd.state, TempDir: "tmp", RaftFS: nd.raftFS, Transport: c.net, Observer: c.observer,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+	})
+	if err != nil {
+		return err
+	}
+	nd.m = newRegister(c.t, nd.db, Prefix(testShard, nd.id))
+	nd.m.reloads = nd.reloads
+	nd.r, err = nd.host.Start(ReplicaConfig{ShardID: testShard, ReplicaID: nd.id, Members: members, Machine: nd.m, Oracle: c.oracle, Resolved: c.resolved})
+	return err
+}
+
+func (c *cluster) stop(nd *testNode) {
+	if nd.host != nil {
+		nd.host.Close()
+	}
+	if err := nd.db.Close(); err != nil {
+		c.t.Error(err)
+	}
+	nd.host = nil
+}
+
+func (c *cluster) close() {
+	for _, nd := range c.nodes {
+		if nd.host != nil {
+			c.stop(nd)
+		}
+	}
+}
+
+// leader waits for a node that serves, in a term above the one given.
+func (c *cluster) leader(above uint64) (*testNode, uint64) {
+	c.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for time.Now().Before(deadline) {
+		for _, nd := range c.nodes {
+			if nd.host != nil {
+				if term := nd.r.Serving(); term > above {
+					return nd, term
+				}
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	c.t.Fatal("no leader within 30 s")
+	return nil, 0
+}
+
+func (c *cluster) add(nd *testNode, cell string) (uint64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	v, err := nd.r.Propose(ctx, kindAdd, []byte(cell))
+	n, _ := v.(uint64)
+	return n, err
+}
+
+// await waits until ok.
+func await(tb testing.TB, ok func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			tb.Fatal("it does not happen within 30 s")
+		}
+	}
+}
+
+// transfer asks the shard's leader to hand over to a replica. It does not wait.
+func (h *Host) transfer(replicaID uint64) error {
+	return h.nh.RequestLeaderTransfer(testShard, replicaID)
+}
+
+// snapshot makes a replica record a snapshot now, after which its log is
+// truncated down to the last entries.
+func (h *Host) snapshot(ctx context.Context, keep uint64) error {
+	_, err := h.nh.SyncRequestSnapshot(ctx, testShard, dragonboat.SnapshotOption{
+		OverrideCompactionOverhead: true,
+		CompactionOverhead:         keep,
+	})
+	return err
+}
+
+type quietPebble struct{}
+
+func (quietPebble) Infof(string, ...any)  {}
+func (quietPebble) Errorf(string, ...any) {}
+func (quietPebble) Fatalf(format string, args ...any) {
+	panic(fmt.Sprintf(format, args...))
+}
