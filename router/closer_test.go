@@ -12,7 +12,7 @@ import (
 // A shard without a leader holds up the watches that wait for it, and no others.
 func TestPromisesPastADeadShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		dead, err := shard.Start(s.host, shard.DataConfig{
 			ShardID: 9, ReplicaID: 1, Members: map[uint64]string{1: hostID, 2: "00000000-0000-4000-8000-000000000002"},

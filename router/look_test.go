@@ -11,7 +11,7 @@ import (
 
 // another returns a router over the same shards that has answered nobody yet, as that
 // of another node is.
-func (s *system) another() *Router {
+func (s *testCluster) another() *Router {
 	return New(Config{Map: s.places, Order: s.order, Shards: s.shards, Timeout: s.timeout})
 }
 
@@ -21,7 +21,7 @@ var everywhere = &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, Serializa
 // A node that knows of no revision that all shards still have asks the leaders.
 func TestSerializableReadBelowTheCompaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		other := s.another()
 		defer other.Close()
@@ -42,7 +42,7 @@ func TestSerializableReadBelowTheCompaction(t *testing.T) {
 // What was shown before a restart is not forgotten with it.
 func TestSerializableReadAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		wrote, err := s.Put(t.Context(), put("a"))
 		if err != nil {
@@ -59,7 +59,7 @@ func TestSerializableReadAfterRestart(t *testing.T) {
 // Nor is a revision that was shown and is no shard's: one that was handed out and not used.
 func TestShownNumberAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		if _, err := s.Put(t.Context(), put("a")); err != nil {
 			t.Fatal(err)
@@ -87,7 +87,7 @@ func TestShownNumberAfterRestart(t *testing.T) {
 func TestHashAcrossCompaction(t *testing.T) {
 	for _, m := range []placement.Map{one, two} {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSystem(t, m, false)
+			s := newTestCluster(t, m, false)
 			defer s.close(t)
 			for range 3 {
 				for _, key := range []string{"a", "z"} {

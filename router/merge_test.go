@@ -36,7 +36,7 @@ type twin struct {
 	*testing.T
 	*rand.Rand
 
-	s     *system
+	s     *testCluster
 	order *tally
 	db    *pebble.DB
 	store *mvcc.Store
@@ -57,7 +57,7 @@ func newTwin(t *testing.T, seed uint64) *twin {
 	three := placement.Map{
 		{Start: []byte{}, Shard: 2}, {Start: keys.Position([]byte("c")), Shard: 3}, {Start: keys.Position([]byte("ee")), Shard: 4},
 	}
-	w := &twin{T: t, Rand: rand.New(rand.NewPCG(seed, 1)), s: newSystem(t, three, false), db: db, store: store}
+	w := &twin{T: t, Rand: rand.New(rand.NewPCG(seed, 1)), s: newTestCluster(t, three, false), db: db, store: store}
 	var ok bool
 	if w.order, ok = w.s.order.(*tally); !ok {
 		t.Fatalf("the order is %T", w.s.order)

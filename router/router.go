@@ -13,6 +13,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/share"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // ErrSeveralShards is returned for a call whose keys lie on more shards than the
@@ -23,10 +24,10 @@ var ErrSeveralShards = errors.New("router: the keys of the call lie on several s
 // replica here.
 var errUnplaced = errors.New("router: no shard of this node owns the key")
 
-// Map is the placement map as the router asks it. Placement implements it.
+// Map is the placement map as the router asks it. system.Cluster implements it.
 type Map interface {
 	// State returns the newest state of the system shard that the node knows.
-	State() *placement.State
+	State() *system.State
 }
 
 // Config is what a Router is made of.

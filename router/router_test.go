@@ -30,6 +30,7 @@ import (
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 func TestMain(m *testing.M) {
@@ -38,24 +39,24 @@ func TestMain(m *testing.M) {
 }
 
 // fixedMap is a map that does not change.
-type fixedMap struct{ state placement.State }
+type fixedMap struct{ state system.State }
 
-func (m fixedMap) State() *placement.State { return &m.state }
+func (m fixedMap) State() *system.State { return &m.state }
 
 const hostID = "00000000-0000-4000-8000-000000000001"
 
-// system is a router over real shards in one process, on memory file systems and
+// testCluster is a router over real shards in one process, on memory file systems and
 // in fake time.
-type system struct {
+type testCluster struct {
 	*Router
 	host   *raft.Host
 	shards map[uint64]*shard.Data
 	db     *pebble.DB
 }
 
-// newSystem starts the shards of the map. A shard that is to have no leader has a
+// newTestCluster starts the shards of the map. A shard that is to have no leader has a
 // second member that does not exist.
-func newSystem(t *testing.T, m placement.Map, leaderless bool) *system {
+func newTestCluster(t *testing.T, m placement.Map, leaderless bool) *testCluster {
 	t.Helper()
 	db, err := pebble.Open("", &pebble.Options{FS: vfs.NewMem(), FormatMajorVersion: pebble.FormatNewest})
 	if err != nil {
@@ -71,7 +72,7 @@ func newSystem(t *testing.T, m placement.Map, leaderless bool) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &system{host: host, db: db, shards: make(map[uint64]*shard.Data)}
+	s := &testCluster{host: host, db: db, shards: make(map[uint64]*shard.Data)}
 	members := map[uint64]string{1: hostID}
 	if leaderless {
 		members[2] = "00000000-0000-4000-8000-000000000002"
@@ -97,7 +98,7 @@ func newSystem(t *testing.T, m placement.Map, leaderless bool) *system {
 		}
 	}
 	s.Router = New(Config{
-		Map: fixedMap{placement.State{Map: m, Order: placement.OrderRecord{Compacted: -1}}}, Order: order,
+		Map: fixedMap{system.State{Map: m, Order: system.OrderRecord{Compacted: -1}}}, Order: order,
 		Shards: s.shards, Timeout: 7 * time.Second,
 	})
 	for _, d := range s.shards {
@@ -131,7 +132,7 @@ func (o *tally) Compact(_ context.Context, rev int64) (bool, error) {
 	return done, nil
 }
 
-func (s *system) close(t *testing.T) {
+func (s *testCluster) close(t *testing.T) {
 	t.Helper()
 	s.Close()
 	s.host.Close()
@@ -154,7 +155,7 @@ func put(key string) *pb.PutRequest {
 
 func TestCallsWithoutLeaderTimeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, one, true)
+		s := newTestCluster(t, one, true)
 		defer s.close(t)
 		for name, call := range map[string]func(ctx context.Context) error{
 			"put": func(ctx context.Context) error { _, err := s.Put(ctx, put("a")); return err },
@@ -185,7 +186,7 @@ func TestCallsWithoutLeaderTimeOut(t *testing.T) {
 
 func TestKeysOnSeveralShardsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		for _, key := range []string{"a", "z"} {
 			if _, err := s.Put(t.Context(), put(key)); err != nil {
@@ -243,7 +244,7 @@ func TestWideWrites(t *testing.T) {
 		return &pb.DeleteRangeRequest{Key: []byte(key), RangeEnd: []byte(end)}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		long := strings.Repeat("z", 1000)
 		for _, tc := range []struct {
@@ -299,7 +300,7 @@ func TestWideWrites(t *testing.T) {
 // keys lie on several shards.
 func TestRightsComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		for range 3 {
 			if _, err := s.Put(t.Context(), put("a")); err != nil {
@@ -321,7 +322,7 @@ func TestRightsComeFirst(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.places = fixedMap{placement.State{Map: two, Order: placement.OrderRecord{Compacted: 3}, Auth: users}}
+		s.places = fixedMap{system.State{Map: two, Order: system.OrderRecord{Compacted: 3}, Auth: users}}
 		for _, sender := range []struct {
 			id   auth.Identity
 			want error
@@ -367,7 +368,7 @@ func TestRightsComeFirst(t *testing.T) {
 // read that asks no leader.
 func TestHeadersNeverFall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		ctx := t.Context()
 		if _, err := s.Put(ctx, put("a")); err != nil {
@@ -427,7 +428,7 @@ func TestHeadersNeverFall(t *testing.T) {
 // A limit cuts the keys of several shards as it would those of one.
 func TestLimitsOverShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		for _, key := range []string{"a", "b", "y", "z"} {
 			if _, err := s.Put(t.Context(), put(key)); err != nil {
@@ -492,7 +493,7 @@ func TestReadOnly(t *testing.T) {
 
 func TestLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, one, false)
+		s := newTestCluster(t, one, false)
 		defer s.close(t)
 		ctx := t.Context()
 		seen := make(map[int64]bool)
@@ -529,7 +530,7 @@ func TestLeases(t *testing.T) {
 // until they have ended everywhere.
 func TestLeasesHaveASize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		ctx := t.Context()
 		keys := func() (all, live int64) {
@@ -589,7 +590,7 @@ func TestLeasesHaveASize(t *testing.T) {
 // leases it names and wherever they are kept; one that does not need it runs.
 func TestUnknownLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		ctx := t.Context()
 		const known = 8 // leases 1 to 8, those above don't exist
@@ -621,7 +622,7 @@ func TestUnknownLeases(t *testing.T) {
 // A physical compaction is answered when what it drops is gone.
 func TestPhysicalCompaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, one, false)
+		s := newTestCluster(t, one, false)
 		defer s.close(t)
 		for range 5000 {
 			if _, err := s.Put(t.Context(), put("a")); err != nil {
@@ -642,7 +643,7 @@ func TestPhysicalCompaction(t *testing.T) {
 // is whole.
 func TestBackup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, one, false)
+		s := newTestCluster(t, one, false)
 		defer s.close(t)
 		ctx := t.Context()
 		if _, err := s.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: 5, TTL: 100}); err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/latchkey-db/latchkey/mvcc"
-	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // told waits for progress, of all watchers or of one, and for the events before it.
@@ -43,7 +43,7 @@ func told(t *testing.T, g *WatchGroup, progress func() (int64, bool, bool)) (int
 // has happened there in its shard.
 func TestProgressOfStartsThatIdleShardsHaveNotReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		for range 5 {
 			if _, err := s.Put(t.Context(), put("z")); err != nil {
@@ -75,7 +75,7 @@ func TestProgressOfStartsThatIdleShardsHaveNotReached(t *testing.T) {
 // that it has still to hand out.
 func TestProgressBehindEventsOfSeveralShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		g := s.NewWatchGroup()
 		defer g.Close()
@@ -117,7 +117,7 @@ func batch(t *testing.T, g *WatchGroup) mvcc.WatchBatch {
 // with, and none from before, whatever happens in its shards meanwhile.
 func TestWatchFromNowBeginsBehindItsHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var writers sync.WaitGroup
@@ -162,7 +162,7 @@ func TestWatchFromNowBeginsBehindItsHeader(t *testing.T) {
 }
 
 // history returns the revisions of all events that a watch from the beginning gets.
-func history(t *testing.T, s *system, o mvcc.WatchOptions) (revs []int64) {
+func history(t *testing.T, s *testCluster, o mvcc.WatchOptions) (revs []int64) {
 	t.Helper()
 	o.Start = 1
 	g := s.NewWatchGroup()
@@ -191,7 +191,7 @@ type busyMap struct {
 	busy func()
 }
 
-func (m busyMap) State() *placement.State {
+func (m busyMap) State() *system.State {
 	m.busy()
 	return m.Map.State()
 }
@@ -200,7 +200,7 @@ func (m busyMap) State() *placement.State {
 // compactions meanwhile don't end it.
 func TestWatchFromNowIsNotCompactedAtBirth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSystem(t, two, false)
+		s := newTestCluster(t, two, false)
 		defer s.close(t)
 		places := s.places
 		// Here the shards move on and sweep, all that they have but the last revision.

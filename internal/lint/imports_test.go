@@ -17,9 +17,10 @@ const module = "github.com/latchkey-db/latchkey"
 // allowed says for each package of the module which others it may import, tests
 // left aside. Imports point down: api, lock -> router -> shard -> {internal/raft,
 // mvcc, lease} -> internal/keys; internal/raft knows no machine that it drives.
-// placement stands beside router, which reads the map it keeps but never the other
-// way round, and only internal/node and the commands wire them. A package without a
-// row fails.
+// system, the system shard, stands beside router, which reads the map it keeps but
+// never the other way round, and only internal/node and the commands wire them;
+// placement is what both know of maps, as pure functions. A package without a row
+// fails.
 var allowed = map[string][]string{
 	"cmd/latchkey": {"internal/config", "internal/datadir", "internal/heap", "internal/node"},
 	"bench":        {"internal/etcdlog", "internal/invariant"},
@@ -34,14 +35,15 @@ var allowed = map[string][]string{
 	"e2e/faults/syncfs": {},
 
 	"internal/node": {
-		"api", "auth", "lock", "router", "placement", "shard", "mvcc", "lease", "internal/config", "internal/compactor",
+		"api", "auth", "lock", "router", "placement", "system", "shard", "mvcc", "lease", "internal/config", "internal/compactor",
 		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "internal/remote",
 	},
 
 	"api":       {"auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
 	"lock":      {"router", "internal/invariant", "internal/keys"},
-	"router":    {"auth", "placement", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft", "internal/share"},
-	"placement": {"auth", "internal/invariant", "internal/keys", "internal/raft"},
+	"router":    {"auth", "placement", "system", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft", "internal/share"},
+	"system":    {"auth", "placement", "internal/invariant", "internal/raft"},
+	"placement": {"internal/invariant", "internal/keys"},
 	"shard":     {"mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
 	"auth":      {"internal/invariant", "internal/keys"},
 	"mvcc":      {"internal/invariant", "internal/keys"},
@@ -58,7 +60,7 @@ var allowed = map[string][]string{
 	"internal/lint":      {},
 	"internal/peer":      {"internal/invariant", "internal/keys"},
 	"internal/raft":      {"internal/invariant", "internal/keys", "internal/share", "internal/walcheck"},
-	"internal/remote":    {"auth", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "lease", "mvcc", "placement", "router", "shard"},
+	"internal/remote":    {"auth", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "lease", "mvcc", "placement", "router", "shard", "system"},
 	"internal/share":     {},
 	"internal/sim":       {},
 	"internal/walcheck":  {"internal/invariant"},

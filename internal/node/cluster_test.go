@@ -27,7 +27,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/freeport"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/peer"
-	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // machine is what a node of a cluster runs on.
@@ -379,7 +379,7 @@ func TestStrangersStopNobody(t *testing.T) {
 	c := newCluster(t, 1)
 	c.start(c.machines...)
 	n := c.machines[0].node
-	empty, err := placement.Open(n.state, []byte("another prefix"))
+	empty, err := system.Open(n.state, []byte("another prefix"))
 	check(t, err)
 	for _, clustered := range []bool{false, true} {
 		machine := empty

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // earlyElections is how many election timeouts a node that starts waits for a quorum before
@@ -59,14 +59,14 @@ func (n *Node) awaitEarly(ctx context.Context, o *Options) error {
 
 // joined reports whether this node has been a member with this data directory: another one
 // must not take part in the data shards before the others have judged it.
-func (n *Node) joined(state *placement.State) bool {
+func (n *Node) joined(state *system.State) bool {
 	id := n.dir.Identity()
 	return state.Cluster.ID != 0 && state.Nodes[id.NodeID].Instance == id.Instance
 }
 
 // openData starts the data shards' replicas, unless they run, and answers the calls of
 // other nodes for them.
-func (n *Node) openData(state *placement.State) error {
+func (n *Node) openData(state *system.State) error {
 	if len(n.shards) > 0 {
 		return nil
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/freeport"
-	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // answers waits until a URL answers with a status, and returns the body.
@@ -96,7 +96,7 @@ func TestEarlyIsForMembers(t *testing.T) {
 		{"another directory", 1, "another", false},
 		{"a member", 1, dir.Identity().Instance, true},
 	} {
-		state := &placement.State{Nodes: map[uint64]placement.NodeRecord{self: {ID: self, Instance: test.instance}}}
+		state := &system.State{Nodes: map[uint64]system.NodeRecord{self: {ID: self, Instance: test.instance}}}
 		state.Cluster.ID = test.cluster
 		if got := n.joined(state); got != test.want {
 			t.Errorf("%s: %v", test.name, got)

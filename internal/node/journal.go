@@ -12,7 +12,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/config"
-	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // journalEvery is the time between two looks at who leads the data shards.
@@ -27,7 +27,7 @@ type leadership struct{ node, term uint64 }
 type journal struct {
 	log *slog.Logger
 	// state returns the system shard's state, and what is closed when it changes.
-	state func() (*placement.State, <-chan struct{})
+	state func() (*system.State, <-chan struct{})
 	// leader returns who leads the system shard, and what ends when that changes.
 	leader func() (leadership, context.Context)
 	// data returns the nodes that lead the data shards, 0 for none, by shard.
@@ -38,7 +38,7 @@ type journal struct {
 	cancel context.CancelFunc
 
 	// What was seen last; only run looks at it.
-	seen    *placement.State
+	seen    *system.State
 	led     leadership
 	leaders map[uint64]uint64
 }
@@ -144,11 +144,11 @@ func (j *journal) lookAtData(leaders map[uint64]uint64) {
 	}
 }
 
-func (j *journal) lookAtState(state *placement.State) {
+func (j *journal) lookAtState(state *system.State) {
 	was := j.seen
 	j.seen = state
 	if was == nil {
-		was = &placement.State{Nodes: state.Nodes, Auth: state.Auth} // alarms that stand are told of
+		was = &system.State{Nodes: state.Nodes, Auth: state.Auth} // alarms that stand are told of
 	}
 	if state == was {
 		return

@@ -13,13 +13,13 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/auth"
-	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // watched is what a journal looks at.
 type watched struct {
 	mu      sync.Mutex // protects all fields
-	state   *placement.State
+	state   *system.State
 	changed chan struct{}
 	led     leadership
 	over    context.CancelFunc
@@ -27,7 +27,7 @@ type watched struct {
 	data    map[uint64]uint64
 }
 
-func (w *watched) show(change func(*placement.State)) {
+func (w *watched) show(change func(*system.State)) {
 	w.mu.Lock()
 	next := *w.state
 	change(&next)
@@ -71,15 +71,15 @@ func TestJournal(t *testing.T) {
 			}
 			return a
 		}}))
-		nodes := map[uint64]placement.NodeRecord{1: {ID: 1, Name: "n1", Instance: "a"}, 2: {ID: 2, Name: "n2", PeerURLs: []string{"http://b"}}}
+		nodes := map[uint64]system.NodeRecord{1: {ID: 1, Name: "n1", Instance: "a"}, 2: {ID: 2, Name: "n2", PeerURLs: []string{"http://b"}}}
 		w := &watched{
-			state: &placement.State{Nodes: nodes, Auth: auth.New()}, changed: make(chan struct{}),
+			state: &system.State{Nodes: nodes, Auth: auth.New()}, changed: make(chan struct{}),
 			led: leadership{1, 2}, data: map[uint64]uint64{2: 1, 3: 2, 4: 0},
 		}
 		w.until, w.over = context.WithCancel(t.Context())
 		j := &journal{
 			log: log, self: 1,
-			state: func() (*placement.State, <-chan struct{}) {
+			state: func() (*system.State, <-chan struct{}) {
 				now := w.look()
 				return now.state, now.changed
 			},
@@ -122,18 +122,18 @@ func TestJournal(t *testing.T) {
 		tick()
 		said()
 
-		w.show(func(s *placement.State) {
-			s.Nodes = map[uint64]placement.NodeRecord{1: nodes[1], 2: {ID: 2, Name: "n2", PeerURLs: []string{"http://b"}, Instance: "b"}}
+		w.show(func(s *system.State) {
+			s.Nodes = map[uint64]system.NodeRecord{1: nodes[1], 2: {ID: 2, Name: "n2", PeerURLs: []string{"http://b"}, Instance: "b"}}
 		})
 		said(`level=INFO msg="node joined" node.name=n2 node.id=2 peer_urls=[http://b]`)
-		full := placement.AlarmRecord{Member: 2, Type: pb.AlarmType_NOSPACE}
-		w.show(func(s *placement.State) { s.Alarms = []placement.AlarmRecord{full} })
+		full := system.AlarmRecord{Member: 2, Type: pb.AlarmType_NOSPACE}
+		w.show(func(s *system.State) { s.Alarms = []system.AlarmRecord{full} })
 		said(`level=WARN msg="alarm raised" alarm=NOSPACE node.name=n2 node.id=2`)
-		w.show(func(s *placement.State) { s.Alarms = nil })
+		w.show(func(s *system.State) { s.Alarms = nil })
 		said(`level=INFO msg="alarm cleared" alarm=NOSPACE node.name=n2 node.id=2`)
 
-		users := func(rev uint64, on bool, users map[string]*auth.User, roles map[string]*auth.Role) func(*placement.State) {
-			return func(s *placement.State) {
+		users := func(rev uint64, on bool, users map[string]*auth.User, roles map[string]*auth.Role) func(*system.State) {
+			return func(s *system.State) {
 				a := auth.New()
 				a.Revision, a.Enabled, a.Users, a.Roles = rev, on, users, roles
 				s.Auth = a
@@ -155,9 +155,9 @@ func TestJournalBegins(t *testing.T) {
 	j := &journal{log: slog.New(slog.NewTextHandler(&out, nil))}
 	users := auth.New()
 	users.Revision, users.Users = 7, map[string]*auth.User{"u": {Name: "u"}}
-	j.lookAtState(&placement.State{
-		Nodes: map[uint64]placement.NodeRecord{1: {ID: 1, Name: "n1", Instance: "a"}}, Auth: users,
-		Alarms: []placement.AlarmRecord{{Member: 1, Type: pb.AlarmType_CORRUPT}},
+	j.lookAtState(&system.State{
+		Nodes: map[uint64]system.NodeRecord{1: {ID: 1, Name: "n1", Instance: "a"}}, Auth: users,
+		Alarms: []system.AlarmRecord{{Member: 1, Type: pb.AlarmType_CORRUPT}},
 	})
 	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "alarm raised") || !strings.Contains(got, "CORRUPT") {
 		t.Errorf("logged %s", got)

@@ -19,6 +19,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // ErrRefused is returned for a node that the others do not let in.
@@ -45,7 +46,7 @@ type roster struct {
 	// its replicas.
 	first []datadir.Member
 	// system is the system shard's state on this node.
-	system *placement.Machine
+	system *system.Machine
 
 	mu sync.Mutex
 	// refusals holds the nodes of which this one is no part of the cluster; protected by
@@ -135,7 +136,7 @@ func (n *Node) openMesh(o *Options) error {
 	if len(first) == 0 {
 		first = []datadir.Member{{ID: id.NodeID, Name: o.Config.Name, PeerURLs: sortedURLs(o.Config.AdvertisePeerURLs)}}
 	}
-	machine, err := placement.Open(n.state, raft.Prefix(placement.SystemShard, replicaOf(first, id.NodeID)))
+	machine, err := system.Open(n.state, raft.Prefix(placement.SystemShard, replicaOf(first, id.NodeID)))
 	if err != nil {
 		return err
 	}

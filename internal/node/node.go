@@ -31,9 +31,9 @@ import (
 	"github.com/latchkey-db/latchkey/internal/peer"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
-	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // Options are what a node needs beside its configuration.
@@ -72,7 +72,7 @@ type Node struct {
 	system  *raft.Host
 	data    *raft.Host
 	shards  map[uint64]*shard.Data
-	cluster *placement.Cluster
+	cluster *system.Cluster
 	tokens  auth.Tokens
 	router  *router.Router
 	// server is there, and serves, when the node has joined its cluster, or has waited for a

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/internal/remote"
-	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 const (
@@ -67,15 +67,15 @@ func (n *Node) openSystem(o *Options) error {
 			return err
 		}
 	}
-	c := placement.Config{
+	c := system.Config{
 		Host: n.system, Machine: n.roster.system, Self: id.NodeID, ReplicaID: replicaOf(n.roster.first, id.NodeID),
 		Members: members, Targets: targets("system", members), Timeout: requestTimeout(o.Config),
 	}
 	if n.mesh != nil {
-		c.Remote = func() placement.Leader { return remote.SystemLeader(n.mesh, n.cluster) }
+		c.Remote = func() system.Leader { return remote.SystemLeader(n.mesh, n.cluster) }
 	}
 	var err error
-	if n.cluster, err = placement.Start(c); err == nil && n.mesh != nil {
+	if n.cluster, err = system.Start(c); err == nil && n.mesh != nil {
 		n.answerCalls(remote.Server{System: n.cluster.Here(), Missed: n.succession.misses})
 	}
 	return err
@@ -115,7 +115,7 @@ func (n *Node) sayWaiting(ctx context.Context) (stop func()) {
 
 // join makes the cluster, unless there is one, and returns its state when this node has
 // caught up with it.
-func (n *Node) join(ctx context.Context, o *Options) (*placement.State, error) {
+func (n *Node) join(ctx context.Context, o *Options) (*system.State, error) {
 	self := n.record(o)
 	for {
 		state, err := n.cluster.Bootstrap(ctx, self, n.records(self), o.Config.InitialSplits)
@@ -124,9 +124,9 @@ func (n *Node) join(ctx context.Context, o *Options) (*placement.State, error) {
 			return state, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case errors.Is(err, placement.ErrSplits):
+		case errors.Is(err, system.ErrSplits):
 			return nil, fmt.Errorf("%w; start the node with the --initial-splits of its first start, or without", err)
-		case errors.Is(err, placement.ErrInstance):
+		case errors.Is(err, system.ErrInstance):
 			return nil, fmt.Errorf("%w: %s", ErrRefused, returned)
 		case !errors.Is(err, raft.ErrTimeout):
 			return nil, err
@@ -136,9 +136,9 @@ func (n *Node) join(ctx context.Context, o *Options) (*placement.State, error) {
 
 // record is what this node says of itself. Its peer URLs are those that it was made
 // with, as in etcd.
-func (n *Node) record(o *Options) placement.NodeRecord {
+func (n *Node) record(o *Options) system.NodeRecord {
 	id := n.dir.Identity()
-	return placement.NodeRecord{
+	return system.NodeRecord{
 		ID: id.NodeID, Name: o.Config.Name, PeerURLs: n.roster.urls(id.NodeID),
 		ClientURLs: sortedURLs(o.Config.AdvertiseClientURLs), Instance: id.Instance,
 	}
@@ -146,10 +146,10 @@ func (n *Node) record(o *Options) placement.NodeRecord {
 
 // records are the cluster's first nodes; the others have not said anything of
 // themselves.
-func (n *Node) records(self placement.NodeRecord) []placement.NodeRecord {
-	all := make([]placement.NodeRecord, 0, len(n.roster.first))
+func (n *Node) records(self system.NodeRecord) []system.NodeRecord {
+	all := make([]system.NodeRecord, 0, len(n.roster.first))
 	for _, m := range n.roster.first {
-		r := placement.NodeRecord{ID: m.ID, Name: m.Name, PeerURLs: m.PeerURLs}
+		r := system.NodeRecord{ID: m.ID, Name: m.Name, PeerURLs: m.PeerURLs}
 		if m.ID == self.ID {
 			r = self
 		}
@@ -159,7 +159,7 @@ func (n *Node) records(self placement.NodeRecord) []placement.NodeRecord {
 }
 
 // openShard starts a data shard's replica, if there is one here.
-func (n *Node) openShard(h placement.ShardRecord) error {
+func (n *Node) openShard(h system.ShardRecord) error {
 	for replicaID, nodeID := range h.Replicas {
 		if nodeID != n.roster.self {
 			continue
@@ -179,7 +179,7 @@ func (n *Node) openShard(h placement.ShardRecord) error {
 // until this node holds of it all that it showed before it was started anew.
 // The node that leads gives a shard its first. All are seen to at once: nodes that wait
 // for each other's shards one by one would wait for ever.
-func (n *Node) bearShards(ctx context.Context, state *placement.State) error {
+func (n *Node) bearShards(ctx context.Context, state *system.State) error {
 	for {
 		ready := true
 		for id, d := range n.shards {

@@ -9,7 +9,7 @@ import (
 )
 
 // Below a replica's prefix every owner has a letter of its own: the machine's
-// (mvcc 'h', 'k', 'm'; lease 'l'; placement 's'; a data shard's shape 'b' and fence 'f') and the
+// (mvcc 'h', 'k', 'm'; lease 'l'; system 's'; a data shard's shape 'b' and fence 'f') and the
 // replica's.
 const (
 	// replicaTag opens the prefix of every replica's keys.

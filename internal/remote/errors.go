@@ -9,8 +9,8 @@ import (
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
-	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // Codes of answers. The numbers are spoken between versions, so that they never change.
@@ -39,7 +39,7 @@ var known = []struct {
 	{12, mvcc.ErrLeaseNotFound},
 	{13, context.Canceled},
 	{14, context.DeadlineExceeded},
-	{32, placement.ErrTooOld},
+	{32, system.ErrTooOld},
 	{64, auth.ErrRootUserNotExist},
 	{65, auth.ErrRootRoleNotExist},
 	{66, auth.ErrUserAlreadyExist},

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/latchkey-db/latchkey/internal/raft"
-	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // proofs says of each call between nodes what its answer rests on. One that rests on nothing
@@ -35,7 +35,7 @@ var proofs = map[byte]string{
 // nobody leads the system shard.
 type nobody struct{}
 
-var _ placement.Leader = nobody{}
+var _ system.Leader = nobody{}
 
 func (nobody) Propose(context.Context, raft.Kind, []byte) (any, uint64, error) {
 	return nil, 0, raft.ErrNotLeader

@@ -11,12 +11,13 @@ import (
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // Server answers the calls of other nodes for the shards of this one.
 type Server struct {
 	// System is this node's replica of the system shard; nil until there is one.
-	System placement.Leader
+	System system.Leader
 	// SystemLog is the Raft side of that replica; nil until there is one.
 	SystemLog *raft.Replica
 	// Shards are this node's replicas of the data shards by id.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/latchkey-db/latchkey/internal/raft"
-	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // The methods of the system shard; those of data shards begin at 16. The numbers are
@@ -29,7 +29,7 @@ const (
 
 // SystemLeader returns the leader of the system shard on another node as this node's
 // replica knows it, nil if there is none.
-func SystemLeader(mesh Mesh, c *placement.Cluster) placement.Leader {
+func SystemLeader(mesh Mesh, c *system.Cluster) system.Leader {
 	known, over := c.Replica().LeaderUntil()
 	node := c.NodeOf(known.ReplicaID)
 	if node == 0 || node == c.MemberID() {
@@ -41,7 +41,7 @@ func SystemLeader(mesh Mesh, c *placement.Cluster) placement.Leader {
 // systemLeader is the system shard's leader on another node.
 type systemLeader struct{ road }
 
-var _ placement.Leader = (*systemLeader)(nil)
+var _ system.Leader = (*systemLeader)(nil)
 
 // Propose puts a command through the leader's log.
 func (l *systemLeader) Propose(ctx context.Context, kind raft.Kind, payload []byte) (result any, index uint64, err error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/peer"
 	"github.com/latchkey-db/latchkey/internal/raft"
-	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // oneLeader answers every call with the same.
@@ -50,7 +50,7 @@ func (d *direct) Call(ctx context.Context, _ uint64, request []byte) ([]byte, er
 	return d.server.Handle(ctx, request), nil
 }
 
-func systemAt(t *testing.T, l placement.Leader) (*systemLeader, *direct) {
+func systemAt(t *testing.T, l system.Leader) (*systemLeader, *direct) {
 	t.Helper()
 	d := &direct{server: &Server{System: l}}
 	return &systemLeader{road{mesh: d, node: 2, over: t.Context()}}, d
@@ -85,7 +85,7 @@ func TestSystemErrorsTravel(t *testing.T) {
 		{there: fmt.Errorf("%w: no order", raft.ErrNotApplied), proposed: raft.ErrNotApplied, confirmed: raft.ErrNotApplied},
 		{there: raft.ErrTooManyRequests, proposed: raft.ErrTooManyRequests, confirmed: raft.ErrTooManyRequests},
 		{there: auth.ErrUserNotFound, proposed: auth.ErrUserNotFound, confirmed: auth.ErrUserNotFound},
-		{there: placement.ErrTooOld, proposed: placement.ErrTooOld, confirmed: placement.ErrTooOld},
+		{there: system.ErrTooOld, proposed: system.ErrTooOld, confirmed: system.ErrTooOld},
 		{there: raft.ErrStopped, proposed: raft.ErrTimeout, confirmed: raft.ErrNotLeader},
 		{there: raft.ErrTimeout, proposed: raft.ErrTimeout, confirmed: raft.ErrNotLeader},
 		{there: context.Canceled, proposed: raft.ErrTimeout, confirmed: raft.ErrNotLeader},

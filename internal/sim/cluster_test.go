@@ -19,6 +19,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // The memory file systems make dragonboat's log store complain on the standard logger
@@ -120,9 +121,9 @@ func newCluster(tb testing.TB, o options) *cluster {
 // bootstrap makes the cluster, at the leader of the system shard.
 func (c *cluster) bootstrap(ctx context.Context, processes []*process) {
 	c.tb.Helper()
-	var records []placement.NodeRecord
+	var records []system.NodeRecord
 	for id := uint64(1); id <= nodes; id++ {
-		records = append(records, placement.NodeRecord{ID: id, Name: address("node", id)})
+		records = append(records, system.NodeRecord{ID: id, Name: address("node", id)})
 	}
 	var splits [][]byte
 	for _, s := range c.options.splits {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // hooked is a context that runs a function when it is first asked whether it has ended,
@@ -90,7 +91,7 @@ func (c *cluster) deafenSystem(end chan struct{}) {
 	var replicas []*raft.Replica
 	for _, n := range c.nodes {
 		p := n.running()
-		machine, err := placement.Open(p.db, raft.Prefix(id, n.id))
+		machine, err := system.Open(p.db, raft.Prefix(id, n.id))
 		if err != nil {
 			c.tb.Fatal(err)
 		}

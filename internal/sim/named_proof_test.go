@@ -13,9 +13,9 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
-	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // leaderCalls makes each call that the router makes of a shard's leader, by name.
@@ -60,15 +60,15 @@ var leaderCalls = map[string]func(context.Context, router.Leader) error{
 var idOfProof, heldOfProof int64
 
 // oracleCalls makes each call that is made of the leader of the system shard.
-var oracleCalls = map[string]func(context.Context, placement.Leader) error{
-	"Propose": func(ctx context.Context, l placement.Leader) error {
+var oracleCalls = map[string]func(context.Context, system.Leader) error{
+	"Propose": func(ctx context.Context, l system.Leader) error {
 		// Raises the limit of numbers to what it is above already.
 		const limit = 6
 		_, _, err := l.Propose(ctx, limit, []byte(`{"limit":1}`))
 		return err
 	},
-	"Confirm": func(ctx context.Context, l placement.Leader) error { _, err := l.Confirm(ctx); return err },
-	"Ask":     func(ctx context.Context, l placement.Leader) error { _, err := l.Ask(ctx, 1); return err },
+	"Confirm": func(ctx context.Context, l system.Leader) error { _, err := l.Confirm(ctx); return err },
+	"Ask":     func(ctx context.Context, l system.Leader) error { _, err := l.Ask(ctx, 1); return err },
 }
 
 // everyCall checks that there is a row for each method of an interface.

@@ -21,6 +21,7 @@ import (
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // nodes is how many a cluster has. Their ids count from 1, and are those of their
@@ -45,7 +46,7 @@ type process struct {
 	db      *pebble.DB
 	system  *raft.Host
 	data    *raft.Host
-	cluster *placement.Cluster
+	cluster *system.Cluster
 	shards  map[uint64]*shard.Data
 	router  *router.Router
 	// dead is set when the process has died, though parts of it may run on: whatever
@@ -155,7 +156,7 @@ func (n *node) start() (*process, error) {
 	if p.data, err = p.open("data"); err != nil {
 		return nil, err
 	}
-	machine, err := placement.Open(p.db, raft.Prefix(placement.SystemShard, n.id))
+	machine, err := system.Open(p.db, raft.Prefix(placement.SystemShard, n.id))
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +164,7 @@ func (n *node) start() (*process, error) {
 	for id := uint64(1); id <= nodes; id++ {
 		members[id] = id
 	}
-	p.cluster, err = placement.Start(placement.Config{
+	p.cluster, err = system.Start(system.Config{
 		Host: p.system, Machine: machine, Self: n.id, ReplicaID: n.id, Members: members, Targets: targets("system"), Timeout: n.c.options.timeout(),
 	})
 	return p, err

@@ -12,6 +12,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // call is one call from a node to another, as tests that interfere see it.
@@ -152,7 +153,7 @@ func (p *process) oracleAttempt() time.Duration {
 }
 
 // at calls the oracle once.
-func (o oracle) at(ctx context.Context, c call, fn func(context.Context, *placement.Cluster) error) error {
+func (o oracle) at(ctx context.Context, c call, fn func(context.Context, *system.Cluster) error) error {
 	c.to, c.shard = o.p.cluster.Replica().Leader().ReplicaID, placement.SystemShard
 	switch c.to {
 	case 0:
@@ -173,7 +174,7 @@ func (o oracle) at(ctx context.Context, c call, fn func(context.Context, *placem
 
 // Ask asks for numbers once.
 func (o oracle) Ask(ctx context.Context, count int) (b raft.Block, err error) {
-	err = o.at(ctx, call{name: "Ask", count: count}, func(ctx context.Context, c *placement.Cluster) error {
+	err = o.at(ctx, call{name: "Ask", count: count}, func(ctx context.Context, c *system.Cluster) error {
 		b, err = c.Ask(ctx, count)
 		return err
 	})
@@ -198,7 +199,7 @@ func (o oracle) Newest(ctx context.Context) (raft.Block, error) {
 // Compact makes rev the compaction revision.
 func (o oracle) Compact(ctx context.Context, rev int64) (done bool, err error) {
 	for {
-		err = o.at(ctx, call{name: "Compact"}, func(ctx context.Context, c *placement.Cluster) error {
+		err = o.at(ctx, call{name: "Compact"}, func(ctx context.Context, c *system.Cluster) error {
 			done, err = c.Compact(ctx, rev)
 			return err
 		})

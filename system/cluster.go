@@ -1,4 +1,4 @@
-package placement
+package system
 
 import (
 	"bytes"
@@ -15,15 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/auth"
-	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
-)
-
-// SystemShard is the id of the system shard, and FirstDataShard that of the
-// first data shard.
-const (
-	SystemShard    = 1
-	FirstDataShard = 2
+	"github.com/latchkey-db/latchkey/placement"
 )
 
 // Version is the newest cluster version that this program speaks.
@@ -70,7 +63,7 @@ func Start(c Config) (*Cluster, error) {
 		self: c.Self, members: c.Members, remote: c.Remote, timeout: c.Timeout,
 	}
 	_, err := c.Host.Start(raft.ReplicaConfig{
-		ShardID: SystemShard, ReplicaID: c.ReplicaID, Members: c.Targets, Machine: c.Machine, Leads: cluster.counter,
+		ShardID: placement.SystemShard, ReplicaID: c.ReplicaID, Members: c.Targets, Machine: c.Machine, Leads: cluster.counter,
 		Bind: func(r *raft.Replica) { cluster.replica = r },
 	})
 	if err != nil {
@@ -155,15 +148,15 @@ func newBootstrap(nodes []NodeRecord, members map[uint64]uint64, splits [][]byte
 			Version:   Version,
 			Epoch:     1,
 			Splits:    splits,
-			NextShard: FirstDataShard + uint64(len(splits)) + 1,
+			NextShard: placement.FirstDataShard + uint64(len(splits)) + 1,
 		},
 		Nodes: nodes,
-		Map:   firstMap(splits),
+		Map:   placement.FirstMap(splits),
 		Order: OrderRecord{Compacted: -1},
 	}
 	for i := range len(splits) + 1 {
 		b.Shards = append(b.Shards, ShardRecord{
-			ID: FirstDataShard + uint64(i), Replicas: members, NextReplica: uint64(len(members)) + 1,
+			ID: placement.FirstDataShard + uint64(i), Replicas: members, NextReplica: uint64(len(members)) + 1,
 		})
 	}
 	if len(splits) > 0 {
@@ -174,23 +167,6 @@ func newBootstrap(nodes []NodeRecord, members map[uint64]uint64, splits [][]byte
 
 // firstRevision is that of an empty store, as in etcd.
 const firstRevision = 1
-
-// firstMap divides the users' keys at the splits and the leases into equal parts.
-func firstMap(splits [][]byte) Map {
-	if len(splits) == 0 {
-		return Map{{Start: []byte{}, Shard: FirstDataShard}}
-	}
-	var m Map
-	for i, part := range keys.LeaseSection(len(splits) + 1) {
-		m = append(m, Piece{Start: part.Start, Shard: FirstDataShard + uint64(i)})
-	}
-	m[0].Start = []byte{}
-	m = append(m, Piece{Start: keys.Position(nil), Shard: FirstDataShard})
-	for i, split := range splits {
-		m = append(m, Piece{Start: keys.Position(split), Shard: FirstDataShard + 1 + uint64(i)})
-	}
-	return m
-}
 
 // State returns the newest state that this node knows.
 func (c *Cluster) State() *State { return c.machine.State() }

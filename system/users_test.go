@@ -1,4 +1,4 @@
-package placement
+package system
 
 import (
 	"encoding/json"

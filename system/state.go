@@ -1,14 +1,12 @@
-package placement
+package system
 
 import (
-	"bytes"
 	"slices"
-	"sort"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/auth"
-	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/placement"
 )
 
 // State is everything that the system shard says, at one moment. It is
@@ -21,7 +19,7 @@ type State struct {
 	// Shards by id, the system shard not among them.
 	Shards map[uint64]ShardRecord
 	// Map says which shard owns which positions.
-	Map Map
+	Map placement.Map
 	// Alarms are raised, ordered by member and type.
 	Alarms []AlarmRecord
 	// Order is the cluster's one order of revisions.
@@ -70,49 +68,6 @@ type ShardRecord struct {
 type AlarmRecord struct {
 	Member uint64       `json:"member"`
 	Type   pb.AlarmType `json:"type"`
-}
-
-// Piece is a run of positions that one shard owns: from Start up to the next
-// piece's.
-type Piece struct {
-	Start []byte `json:"start"`
-	Shard uint64 `json:"shard"`
-}
-
-// Map is the placement map.
-//
-// Invariant: unless it is empty, the first piece starts at the empty position
-// and starts strictly rise, so that every position has one owner.
-type Map []Piece
-
-// Locate returns the pieces that the positions in [start, end) touch. An empty
-// end stands for all positions from start.
-func (m Map) Locate(start, end []byte) []Piece {
-	first := sort.Search(len(m), func(i int) bool { return bytes.Compare(m[i].Start, start) > 0 }) - 1
-	if first < 0 {
-		return nil
-	}
-	last := first + 1
-	for last < len(m) && (len(end) == 0 || bytes.Compare(m[last].Start, end) < 0) {
-		last++
-	}
-	return m[first:last:last]
-}
-
-// Owned returns the positions that a shard owns.
-func (m Map) Owned(shard uint64) keys.Set {
-	var spans []keys.Span
-	for i, p := range m {
-		if p.Shard != shard {
-			continue
-		}
-		s := keys.Span{Start: p.Start}
-		if i+1 < len(m) {
-			s.End = m[i+1].Start
-		}
-		spans = append(spans, s)
-	}
-	return keys.NewSet(spans...)
 }
 
 // clone returns a State that may be changed record by record without touching s.

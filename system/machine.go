@@ -1,4 +1,4 @@
-package placement
+package system
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/placement"
 )
 
 // kind says what a command of the system shard is. The numbers are in the log for
@@ -38,7 +39,7 @@ type bootstrap struct {
 	Cluster ClusterRecord `json:"cluster"`
 	Nodes   []NodeRecord  `json:"nodes"`
 	Shards  []ShardRecord `json:"shards"`
-	Map     Map           `json:"map"`
+	Map     placement.Map `json:"map"`
 	// Order is the zero value for a cluster of one shard, which counts by itself.
 	Order OrderRecord `json:"order"`
 }

@@ -1,7 +1,6 @@
-package placement
+package system
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"testing"
@@ -11,11 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"pgregory.net/rapid"
 
 	"github.com/latchkey-db/latchkey/auth"
-	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/placement"
 )
 
 // system is a system shard's state without the Raft around it.
@@ -81,10 +79,10 @@ func (s *system) reloaded() {
 
 func cluster(id uint64) bootstrap {
 	return bootstrap{
-		Cluster: ClusterRecord{ID: id, Version: Version, Epoch: 1, NextShard: FirstDataShard + 1},
+		Cluster: ClusterRecord{ID: id, Version: Version, Epoch: 1, NextShard: placement.FirstDataShard + 1},
 		Nodes:   []NodeRecord{{ID: 7, Name: "a", PeerURLs: []string{"http://localhost:2380"}, ClientURLs: []string{"http://localhost:2379"}}},
-		Shards:  []ShardRecord{{ID: FirstDataShard, Replicas: map[uint64]uint64{1: 7}, NextReplica: 2}},
-		Map:     Map{{Start: []byte{}, Shard: FirstDataShard}},
+		Shards:  []ShardRecord{{ID: placement.FirstDataShard, Replicas: map[uint64]uint64{1: 7}, NextReplica: 2}},
+		Map:     placement.Map{{Start: []byte{}, Shard: placement.FirstDataShard}},
 	}
 }
 
@@ -161,51 +159,4 @@ func TestUnknownCommandStopsTheReplica(t *testing.T) {
 	if failed == nil {
 		t.Error("a command of a later version was skipped")
 	}
-}
-
-// Locate agrees with asking every piece.
-func TestLocate(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		starts := rapid.SliceOfNDistinct(rapid.SliceOfN(rapid.ByteRange(0, 3), 1, 3), 0, 6, func(b []byte) string { return string(b) }).Draw(t, "starts")
-		m := Map{{Start: []byte{}, Shard: 0}}
-		for len(m) <= len(starts) {
-			var least []byte
-			for _, s := range starts {
-				if bytes.Compare(s, m[len(m)-1].Start) > 0 && (least == nil || bytes.Compare(s, least) < 0) {
-					least = s
-				}
-			}
-			m = append(m, Piece{Start: least, Shard: uint64(len(m))})
-		}
-		start := rapid.SliceOfN(rapid.ByteRange(0, 3), 0, 3).Draw(t, "start")
-		end := rapid.SliceOfN(rapid.ByteRange(0, 3), 0, 3).Draw(t, "end")
-		if len(end) > 0 && bytes.Compare(start, end) >= 0 {
-			return
-		}
-		var want []Piece
-		for i, p := range m {
-			below := len(end) > 0 && bytes.Compare(p.Start, end) >= 0
-			above := i+1 < len(m) && bytes.Compare(m[i+1].Start, start) <= 0
-			if !below && !above {
-				want = append(want, p)
-			}
-		}
-		if diff := cmp.Diff(want, m.Locate(start, end)); diff != "" {
-			t.Fatalf("pieces of [%x, %x) (-want +got):\n%s", start, end, diff)
-		}
-	})
-}
-
-func TestPositionsAreOrdered(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		a := rapid.SliceOf(rapid.Byte()).Draw(t, "a")
-		b := rapid.SliceOf(rapid.Byte()).Draw(t, "b")
-		if bytes.Compare(keys.Position(a), keys.Position(b)) != bytes.Compare(a, b) {
-			t.Fatal("keys and positions differ in order")
-		}
-		lease := keys.LeasePosition(rapid.Int64().Draw(t, "lease"))
-		if bytes.Compare(lease, keys.Position(a)) >= 0 || bytes.Compare(keys.Position(a), keys.EndPosition(nil)) >= 0 {
-			t.Fatal("leases come before keys, keys before the end")
-		}
-	})
 }

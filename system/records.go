@@ -1,4 +1,4 @@
-package placement
+package system
 
 import (
 	"encoding/binary"
@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/placement"
 )
 
 // The system shard's records lie below its replica's prefix under 's' and a
@@ -113,7 +114,7 @@ func (s *State) take(key, value []byte) error {
 		s.Shards[h.ID] = h
 		return err
 	case pieceTag:
-		var p Piece
+		var p placement.Piece
 		err := json.Unmarshal(value, &p)
 		s.Map = append(s.Map, p)
 		return err
