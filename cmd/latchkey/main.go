@@ -19,7 +19,6 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
-	"github.com/latchkey-db/latchkey/internal/heap"
 	"github.com/latchkey-db/latchkey/internal/node"
 )
 
@@ -88,7 +87,7 @@ func serve(c *config.Config, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if os.Getenv("GOGC") == "" {
-		heap.Pace()
+		paceHeap()
 	}
 	n, err := node.Start(node.Options{
 		Config: c, Log: log, Stop: ctx.Done(),

@@ -22,7 +22,7 @@ const module = "github.com/latchkey-db/latchkey"
 // placement is what both know of maps, as pure functions. A package without a row
 // fails.
 var allowed = map[string][]string{
-	"cmd/latchkey": {"internal/config", "internal/datadir", "internal/heap", "internal/node"},
+	"cmd/latchkey": {"internal/config", "internal/datadir", "internal/node"},
 	"bench":        {"internal/etcdlog", "internal/invariant"},
 	"bench/outage": {"e2e/faults"},
 	"bench/rounds": {"e2e/faults"},
@@ -35,8 +35,8 @@ var allowed = map[string][]string{
 	"e2e/faults/syncfs": {},
 
 	"internal/node": {
-		"api", "auth", "lock", "router", "placement", "system", "shard", "mvcc", "lease", "internal/config", "internal/compactor",
-		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "internal/remote",
+		"api", "auth", "lock", "router", "placement", "system", "shard", "mvcc", "lease", "internal/config",
+		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/leadership", "internal/peer", "internal/raft", "internal/remote",
 	},
 
 	"api":       {"auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
@@ -49,21 +49,20 @@ var allowed = map[string][]string{
 	"mvcc":      {"internal/invariant", "internal/keys"},
 	"lease":     {"internal/invariant", "internal/keys"},
 
-	"internal/compactor": {"mvcc", "internal/invariant"},
-	"internal/config":    {"internal/invariant"},
-	"internal/datadir":   {"internal/invariant"},
-	"internal/etcdlog":   {},
-	"internal/freeport":  {},
-	"internal/heap":      {},
-	"internal/invariant": {},
-	"internal/keys":      {"internal/invariant"},
-	"internal/lint":      {},
-	"internal/peer":      {"internal/invariant", "internal/keys"},
-	"internal/raft":      {"internal/invariant", "internal/keys", "internal/share", "internal/walcheck"},
-	"internal/remote":    {"auth", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "lease", "mvcc", "placement", "router", "shard", "system"},
-	"internal/share":     {},
-	"internal/sim":       {},
-	"internal/walcheck":  {"internal/invariant"},
+	"internal/config":     {"internal/invariant"},
+	"internal/datadir":    {"internal/invariant"},
+	"internal/etcdlog":    {},
+	"internal/freeport":   {},
+	"internal/invariant":  {},
+	"internal/keys":       {"internal/invariant"},
+	"internal/leadership": {"placement", "internal/invariant", "internal/raft"},
+	"internal/lint":       {},
+	"internal/peer":       {"internal/invariant", "internal/keys"},
+	"internal/raft":       {"internal/invariant", "internal/keys", "internal/share", "internal/walcheck"},
+	"internal/remote":     {"auth", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "lease", "mvcc", "placement", "router", "shard", "system"},
+	"internal/share":      {},
+	"internal/sim":        {},
+	"internal/walcheck":   {"internal/invariant"},
 }
 
 // confined says which packages alone may import a foreign one, by the prefix of

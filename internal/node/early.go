@@ -76,8 +76,6 @@ func (n *Node) openData(state *system.State) error {
 			return err
 		}
 	}
-	if n.mesh != nil {
-		n.answerAll()
-	}
+	n.answerAll()
 	return nil
 }

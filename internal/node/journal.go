@@ -18,8 +18,8 @@ import (
 // journalEvery is the time between two looks at who leads the data shards.
 const journalEvery = time.Second
 
-// leadership is who leads a shard: node is 0 while nobody does.
-type leadership struct{ node, term uint64 }
+// leading is who leads a shard: node is 0 while nobody does.
+type leading struct{ node, term uint64 }
 
 // journal logs what happens to the cluster as this node sees it: elections, nodes that
 // join, changes of users and roles, alarms. Of several changes between two looks it tells
@@ -29,7 +29,7 @@ type journal struct {
 	// state returns the system shard's state, and what is closed when it changes.
 	state func() (*system.State, <-chan struct{})
 	// leader returns who leads the system shard, and what ends when that changes.
-	leader func() (leadership, context.Context)
+	leader func() (leading, context.Context)
 	// data returns the nodes that lead the data shards, 0 for none, by shard.
 	data func() map[uint64]uint64
 	self uint64
@@ -39,7 +39,7 @@ type journal struct {
 
 	// What was seen last; only run looks at it.
 	seen    *system.State
-	led     leadership
+	led     leading
 	leaders map[uint64]uint64
 }
 
@@ -47,9 +47,9 @@ type journal struct {
 func (n *Node) openJournal() *journal {
 	return &journal{
 		log: n.log, self: n.cluster.MemberID(), state: n.cluster.Changes,
-		leader: func() (leadership, context.Context) {
+		leader: func() (leading, context.Context) {
 			l, until := n.cluster.Replica().LeaderUntil()
-			return leadership{n.cluster.NodeOf(l.ReplicaID), l.Term}, until
+			return leading{n.cluster.NodeOf(l.ReplicaID), l.Term}, until
 		},
 		data: func() map[uint64]uint64 {
 			all := n.cluster.State().Shards
@@ -106,7 +106,7 @@ func (j *journal) node(id uint64) slog.Attr {
 	return slog.Group("node", slog.String("name", j.seen.Nodes[id].Name), slog.String("id", fmt.Sprintf("%x", id)))
 }
 
-func (j *journal) lookAtLeader(led leadership) {
+func (j *journal) lookAtLeader(led leading) {
 	was := j.led
 	j.led = led
 	switch {

@@ -21,7 +21,7 @@ type watched struct {
 	mu      sync.Mutex // protects all fields
 	state   *system.State
 	changed chan struct{}
-	led     leadership
+	led     leading
 	over    context.CancelFunc
 	until   context.Context
 	data    map[uint64]uint64
@@ -38,7 +38,7 @@ func (w *watched) show(change func(*system.State)) {
 	synctest.Wait()
 }
 
-func (w *watched) lead(l leadership) {
+func (w *watched) lead(l leading) {
 	w.mu.Lock()
 	end := w.over
 	w.led = l
@@ -74,7 +74,7 @@ func TestJournal(t *testing.T) {
 		nodes := map[uint64]system.NodeRecord{1: {ID: 1, Name: "n1", Instance: "a"}, 2: {ID: 2, Name: "n2", PeerURLs: []string{"http://b"}}}
 		w := &watched{
 			state: &system.State{Nodes: nodes, Auth: auth.New()}, changed: make(chan struct{}),
-			led: leadership{1, 2}, data: map[uint64]uint64{2: 1, 3: 2, 4: 0},
+			led: leading{1, 2}, data: map[uint64]uint64{2: 1, 3: 2, 4: 0},
 		}
 		w.until, w.over = context.WithCancel(t.Context())
 		j := &journal{
@@ -83,7 +83,7 @@ func TestJournal(t *testing.T) {
 				now := w.look()
 				return now.state, now.changed
 			},
-			leader: func() (leadership, context.Context) {
+			leader: func() (leading, context.Context) {
 				now := w.look()
 				return now.led, now.until
 			},
@@ -108,11 +108,11 @@ func TestJournal(t *testing.T) {
 		tick()
 		said(`level=INFO msg="leader elected" node.name=n1 node.id=1 term=2 here=true`)
 
-		w.lead(leadership{0, 3})
+		w.lead(leading{0, 3})
 		said(`level=WARN msg="leader lost" node.name=n1 node.id=1 term=3`)
-		w.lead(leadership{0, 4})
+		w.lead(leading{0, 4})
 		said()
-		w.lead(leadership{2, 5})
+		w.lead(leading{2, 5})
 		said(`level=INFO msg="leader elected" node.name=n2 node.id=2 term=5 here=false`)
 
 		w.leadData(map[uint64]uint64{2: 0, 3: 1, 4: 2})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
+	"github.com/latchkey-db/latchkey/internal/leadership"
 	"github.com/latchkey-db/latchkey/internal/peer"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/internal/remote"
@@ -66,6 +67,15 @@ func (r *roster) members() map[uint64]uint64 {
 		members[uint64(i)+1] = m.ID
 	}
 	return members
+}
+
+// nodes returns the first nodes' ids, in the order of those of their replicas.
+func (r *roster) nodes() []uint64 {
+	nodes := make([]uint64, 0, len(r.first))
+	for _, m := range r.first {
+		nodes = append(nodes, m.ID)
+	}
+	return nodes
 }
 
 // hosts returns the NodeHostIDs of the hosts of a name by node.
@@ -154,11 +164,12 @@ func (n *Node) openMesh(o *Options) error {
 	if err != nil {
 		return err
 	}
-	n.succession = newSuccession(id.NodeID, first, o.Config.HeartbeatInterval, o.Config.ElectionTimeout,
+	p := &peers{node: n}
+	p.succession = leadership.NewSuccession(id.NodeID, n.roster.nodes(), o.Config.HeartbeatInterval, o.Config.ElectionTimeout,
 		func(ctx context.Context, node, missing uint64) (bool, error) {
-			return remote.Missed(ctx, n.mesh, node, missing)
+			return remote.Missed(ctx, p.mesh, node, missing)
 		})
-	n.mesh = peer.New(peer.Config{
+	p.mesh = peer.New(peer.Config{
 		Secret: []byte(id.PeerSecret), Node: id.NodeID, Instance: id.Instance,
 		ClusterID: func() uint64 { return machine.State().Cluster.ID },
 		URLs:      n.roster.urls, Admit: n.roster.admit,
@@ -167,22 +178,23 @@ func (n *Node) openMesh(o *Options) error {
 				n.fail(err)
 			}
 		},
-		Gone:    n.succession.lost,
+		Gone:    p.succession.Lost,
 		TLS:     info.ClientConfig,
 		Traffic: newTraffic(n.metrics.registry),
 		Timeout: 2 * o.Config.ElectionTimeout, MaxFrame: maxPeerFrame(o.Config), Log: n.log,
 	})
+	n.others = p
 	for _, l := range listeners {
 		var secure func(net.Listener) (net.Listener, error)
 		if l.secure {
 			secure = func(l net.Listener) (net.Listener, error) { return transport.NewTLSListener(l, &info) }
 		}
-		if err := n.mesh.Serve(l, secure); err != nil {
+		if err := p.mesh.Serve(l, secure); err != nil {
 			return fmt.Errorf("read certificates for other nodes: %w", err)
 		}
 	}
 	for _, m := range first {
-		n.mesh.Reach(m.ID)
+		p.mesh.Reach(m.ID)
 	}
 	return nil
 }
@@ -223,7 +235,7 @@ func listenPeers(c *config.Config) ([]listener, error) {
 func (n *Node) unreached() []string {
 	var names []string
 	for _, m := range n.roster.first {
-		if n.mesh != nil && m.ID != n.roster.self && !n.mesh.Reached(m.ID) {
+		if m.ID != n.roster.self && !n.others.reached(m.ID) {
 			names = append(names, m.Name)
 		}
 	}

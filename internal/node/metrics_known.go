@@ -11,7 +11,7 @@ import (
 )
 
 // know registers what a node knows without being told: its files, and the cluster's nodes.
-// reached reports whether calls to another node are carried now; nil where there is none.
+// reached reports whether calls to another node are carried now.
 func (m *metrics) know(self uint64, nodes []datadir.Member, reached func(node uint64) bool) error {
 	all := []prometheus.Collector{
 		openFiles("used", "Open file descriptors of this process.", runtime.FDUsage),

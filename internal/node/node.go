@@ -25,10 +25,8 @@ import (
 
 	"github.com/latchkey-db/latchkey/api"
 	"github.com/latchkey-db/latchkey/auth"
-	"github.com/latchkey-db/latchkey/internal/compactor"
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
-	"github.com/latchkey-db/latchkey/internal/peer"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/router"
@@ -63,12 +61,11 @@ type Node struct {
 	log       *slog.Logger
 	listeners []listener
 	// tls is what secure listeners serve with, nil where there is none.
-	tls    *tls.Config
-	dir    *datadir.Dir
-	state  *pebble.DB
-	roster *roster
-	// mesh connects the node to others, nil where there are none.
-	mesh    *peer.Mesh
+	tls     *tls.Config
+	dir     *datadir.Dir
+	state   *pebble.DB
+	roster  *roster
+	others  others
 	system  *raft.Host
 	data    *raft.Host
 	shards  map[uint64]*shard.Data
@@ -79,19 +76,14 @@ type Node struct {
 	// quorum for long.
 	server *api.Server
 	// probes are nil before they are served.
-	probes    *probes
-	compactor *compactor.Compactor
-	metrics   *metrics
-	disk      *diskWatch
-	sweeping  *sweeping
-	journal   *journal
-	// verifier is nil where there are no other nodes.
-	verifier *verifier
-	// leaders and succession are nil where there are no other nodes. leaving is set when the
-	// node begins to stop.
-	leaders    *leaderships
-	succession *succession
-	leaving    atomic.Bool
+	probes     *probes
+	compaction *compaction
+	metrics    *metrics
+	disk       *diskWatch
+	sweeping   *sweeping
+	journal    *journal
+	// leaving is set when the node begins to stop.
+	leaving atomic.Bool
 	// logWrites knows of a disk that hangs.
 	logWrites       raft.LogWrites
 	electionTimeout time.Duration
@@ -115,7 +107,7 @@ var ErrStopped = errors.New("stopped before it served")
 // takes, without a limit of time.
 func Start(o Options) (n *Node, err error) {
 	n = &Node{log: o.Log, listeners: plain(o.Listeners), shards: make(map[uint64]*shard.Data), failed: make(chan error, 1), served: make(chan struct{})}
-	n.spool, n.metrics = os.TempDir, newMetrics()
+	n.spool, n.metrics, n.others = os.TempDir, newMetrics(), alone{}
 	ctx, giveUp := context.WithCancelCause(context.Background())
 	n.giveUp = giveUp
 	started := make(chan struct{})
@@ -147,17 +139,17 @@ func Start(o Options) (n *Node, err error) {
 		n.spool = func() string { return n.dir.Temp() }
 	}
 	shards := func(o *Options) error { return n.openShards(ctx, o) }
-	verifier := func(o *Options) error { return n.openVerifier(ctx, o) }
+	verify := func(o *Options) error { return n.others.verify(ctx, o) }
 	resume := func(*Options) error { return n.resume(ctx) }
 	for _, step := range []func(*Options) error{
-		n.openDir, n.sayStarting, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verifier, n.openServer, resume,
+		n.openDir, n.sayStarting, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verify, n.openServer, resume,
 	} {
 		if err := step(&o); err != nil {
 			return n, n.explain(err)
 		}
 	}
 	if o.Config.CompactionPeriod > 0 || o.Config.CompactionRevisions > 0 {
-		n.compactor = compactor.Start(compactor.Config{
+		n.compaction = startCompaction(compactionConfig{
 			Store: n.router, Period: o.Config.CompactionPeriod, Revisions: o.Config.CompactionRevisions, Log: o.Log,
 			Leads: func() bool { return n.cluster.Leader() == n.cluster.MemberID() },
 		})
@@ -165,11 +157,7 @@ func Start(o Options) (n *Node, err error) {
 	n.watchDisk(o.StateFS)
 	n.sweeping = &sweeping{compacted: n.cluster.Compacted, sweep: n.router.SweepTo, log: n.log}
 	n.sweeping.start()
-	if n.leaders != nil {
-		n.leaders.start()
-		n.succession.start(n.leaders.candidates())
-		n.verifier.start(o.Config)
-	}
+	n.others.start(o.Config)
 	n.journal = n.openJournal()
 	n.journal.start()
 	if err = n.serve(); err != nil {
@@ -334,31 +322,25 @@ func (n *Node) stateFlushed(i pebble.FlushInfo) {
 // leader.
 func (n *Node) diskStuck() bool { return n.logWrites.Stuck(2 * n.electionTimeout) }
 
+// unfit reports whether this node must take over nothing.
+func (n *Node) unfit() bool { return n.leaving.Load() || n.diskStuck() }
+
 func (n *Node) openHosts(o *Options) error {
 	n.electionTimeout = o.Config.ElectionTimeout
 	id := n.dir.Identity()
 	syncer := raft.NewSyncer(n.state)
-	tick := soloTick
-	ticks := soloElectionTicks
-	if n.mesh != nil {
-		tick, ticks = o.Config.HeartbeatInterval, uint64(o.Config.ElectionTimeout/o.Config.HeartbeatInterval)
-	}
 	open := func(name string, logs uint64) (*raft.Host, error) {
-		var carrier raft.Wire
-		hosts := n.roster.hosts(name)
-		if n.mesh != nil {
-			carrier = newWire(n.mesh.Wire(name), hosts, n.succession.heard, n.diskStuck)
-		}
-		return raft.OpenHost(raft.HostConfig{
-			Dir: n.dir.Raft(name), Made: id.Whole, Name: name, NodeHostID: hosts[id.NodeID], Address: name,
+		c := raft.HostConfig{
+			Dir: n.dir.Raft(name), Made: id.Whole, Name: name, NodeHostID: nodeHostID(name, id.NodeID), Address: name,
 			// The wire calls hosts by their NodeHostIDs.
-			Resolve: func(target string) (string, bool) { return target, true }, Wire: carrier,
-			DeploymentID: id.DeploymentID, LogShards: logs,
-			Tick: tick, HeartbeatTicks: 1, ElectionTicks: ticks,
+			Resolve:      func(target string) (string, bool) { return target, true },
+			DeploymentID: id.DeploymentID, LogShards: logs, HeartbeatTicks: 1,
 			DB: n.state, Syncer: syncer, StateFS: o.StateFS, TempDir: n.dir.Temp(), RaftFS: o.RaftFS,
 			SnapshotEntries: o.SnapshotEntries, KeptEntries: o.KeptEntries,
 			Observer: n.metrics, Log: o.Log, Fatal: o.Fatal, LogWrites: &n.logWrites,
-		})
+		}
+		n.others.connectHost(&c, o.Config)
+		return raft.OpenHost(c)
 	}
 	var err error
 	if n.system, err = open("system", 1); err != nil {
@@ -396,7 +378,7 @@ func (n *Node) openServer(o *Options) error {
 	}
 	c := o.Config
 	n.router = router.New(router.Config{
-		Map: n.cluster, Order: n.cluster, Directory: n.cluster, Leaders: n.openLeaders(), Shards: n.shards,
+		Map: n.cluster, Order: n.cluster, Directory: n.cluster, Leaders: n.others.leaders(), Shards: n.shards,
 		Timeout: requestTimeout(c), Compactor: n.compactState,
 	})
 	for _, d := range n.shards {
@@ -405,11 +387,7 @@ func (n *Node) openServer(o *Options) error {
 	if err := n.metrics.follow(n.cluster.Replica(), n.shards); err != nil {
 		return err
 	}
-	var reached func(node uint64) bool
-	if n.mesh != nil {
-		reached = n.mesh.Reached
-	}
-	if err := n.metrics.know(n.roster.self, n.roster.first, reached); err != nil {
+	if err := n.metrics.know(n.roster.self, n.roster.first, n.others.reached); err != nil {
 		return err
 	}
 	view := services{Router: n.router, node: n}
@@ -499,11 +477,7 @@ func (n *Node) Failed() <-chan error { return n.failed }
 // ctx lasts.
 func (n *Node) Stop(ctx context.Context) error {
 	n.leaving.Store(true)
-	if n.leaders != nil {
-		n.succession.close()
-		n.leaders.close()
-		n.leaders.drain(ctx)
-	}
+	n.others.leave(ctx)
 	n.stopServing(ctx)
 	return n.close()
 }
@@ -511,8 +485,8 @@ func (n *Node) Stop(ctx context.Context) error {
 // close gives back whatever the node holds, in the opposite order of its start.
 func (n *Node) close() error {
 	var errs []error
-	if n.compactor != nil {
-		n.compactor.Close()
+	if n.compaction != nil {
+		n.compaction.close()
 	}
 	if n.disk != nil {
 		n.disk.close()
@@ -535,19 +509,11 @@ func (n *Node) close() error {
 	if n.journal != nil {
 		n.journal.close()
 	}
-	if n.leaders != nil {
-		n.succession.close()
-		n.leaders.close()
-	}
-	if n.verifier != nil {
-		n.verifier.close()
-	}
+	n.others.stop()
 	if n.router != nil {
 		n.router.Close()
 	}
-	if n.mesh != nil {
-		n.mesh.Close()
-	}
+	n.others.disconnect()
 	for _, h := range []*raft.Host{n.data, n.system} {
 		if h != nil {
 			h.Close()

@@ -55,7 +55,7 @@ func (n *Node) openShards(ctx context.Context, o *Options) error {
 
 // answerAll answers the calls of other nodes for all shards.
 func (n *Node) answerAll() {
-	n.answerCalls(remote.Server{System: n.cluster.Here(), SystemLog: n.cluster.Replica(), Shards: n.shards, Unfit: n.unfit, Missed: n.succession.misses})
+	n.others.answer(remote.Server{System: n.cluster.Here(), SystemLog: n.cluster.Replica(), Shards: n.shards, Unfit: n.unfit})
 }
 
 // openSystem starts the system shard's replica.
@@ -71,19 +71,12 @@ func (n *Node) openSystem(o *Options) error {
 		Host: n.system, Machine: n.roster.system, Self: id.NodeID, ReplicaID: replicaOf(n.roster.first, id.NodeID),
 		Members: members, Targets: targets("system", members), Timeout: requestTimeout(o.Config),
 	}
-	if n.mesh != nil {
-		c.Remote = func() system.Leader { return remote.SystemLeader(n.mesh, n.cluster) }
-	}
+	n.others.connectSystem(&c)
 	var err error
-	if n.cluster, err = system.Start(c); err == nil && n.mesh != nil {
-		n.answerCalls(remote.Server{System: n.cluster.Here(), Missed: n.succession.misses})
+	if n.cluster, err = system.Start(c); err == nil {
+		n.others.answer(remote.Server{System: n.cluster.Here()})
 	}
 	return err
-}
-
-// answerCalls has a server answer the calls of other nodes.
-func (n *Node) answerCalls(s remote.Server) {
-	n.mesh.Handle(func(ctx context.Context, _ uint64, request []byte) []byte { return s.Handle(ctx, request) })
 }
 
 // targets returns the NodeHostIDs of members on hosts of a name.

@@ -51,14 +51,11 @@ type verifier struct {
 	wg   sync.WaitGroup
 }
 
-// openVerifier makes the verifier of a node that is not alone, and compares its data with
-// the others' if it is to before it serves.
-func (n *Node) openVerifier(ctx context.Context, o *Options) error {
-	if n.mesh == nil {
-		return nil
-	}
-	n.verifier = &verifier{
-		self: n.roster.self, shards: n.shards, ask: (&remote.Leaders{Mesh: n.mesh}).Fingerprint, alarms: n.cluster.Alarms,
+// newVerifier returns the verifier of a node that is not alone.
+func newVerifier(p *peers) *verifier {
+	n := p.node
+	return &verifier{
+		self: n.roster.self, nodes: n.roster.nodes(), shards: n.shards, ask: (&remote.Leaders{Mesh: p.mesh}).Fingerprint, alarms: n.cluster.Alarms,
 		raise: func(ctx context.Context, member uint64) error {
 			_, err := n.cluster.RaiseAlarm(ctx, member, pb.AlarmType_CORRUPT)
 			return err
@@ -66,15 +63,6 @@ func (n *Node) openVerifier(ctx context.Context, o *Options) error {
 		leads: func() bool { return n.cluster.Leader() == n.roster.self },
 		log:   n.log, stop: func() {},
 	}
-	for _, m := range n.roster.first {
-		n.verifier.nodes = append(n.verifier.nodes, m.ID)
-	}
-	if !o.Config.InitialCorruptCheck {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout(o.Config))
-	defer cancel()
-	return n.verifier.atStart(ctx)
 }
 
 // start compares every now and then.
@@ -277,13 +265,9 @@ func (v *verifier) compareAll(ctx context.Context, id uint64) (sums map[uint64]u
 	}
 }
 
-// suspect reports whether an alarm says that what this node holds may be wrong.
-func (n *Node) suspect() bool {
-	if n.mesh == nil {
-		return false
-	}
-	for _, a := range n.cluster.State().Alarms {
-		if a.Type == pb.AlarmType_CORRUPT && (a.Member == n.roster.self || a.Member == wholeCluster) {
+func (p *peers) suspect() bool {
+	for _, a := range p.node.cluster.State().Alarms {
+		if a.Type == pb.AlarmType_CORRUPT && (a.Member == p.node.roster.self || a.Member == wholeCluster) {
 			return true
 		}
 	}

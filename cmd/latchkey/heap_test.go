@@ -1,4 +1,4 @@
-package heap
+package main
 
 import (
 	"runtime"
@@ -25,7 +25,7 @@ func TestPercent(t *testing.T) {
 func TestPace(t *testing.T) {
 	before := debug.SetGCPercent(100)
 	t.Cleanup(func() { debug.SetGCPercent(before) })
-	Pace()
+	paceHeap()
 	settle := func(want int) {
 		t.Helper()
 		for range 1000 {

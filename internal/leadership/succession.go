@@ -1,4 +1,4 @@
-package node
+package leadership
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
@@ -16,7 +15,7 @@ import (
 // to stand disturbs those who do.
 const settleFactor = 4
 
-// succession finds out that a node is gone sooner than each shard does by itself, and
+// Succession finds out that a node is gone sooner than each shard does by itself, and
 // has this node stand for election for what the other led. Raft waits for each shard
 // until a random timeout has passed, and the last of many shards waits long. Here
 //
@@ -29,9 +28,10 @@ const settleFactor = 4
 // Standing for election is safe at any time; a mistake costs a change of leader. Not all
 // may stand at once, since each would vote for itself: nodes take turns, in an order
 // that differs from shard to shard and spreads the leaders.
-type succession struct {
-	self  uint64
-	nodes []datadir.Member
+type Succession struct {
+	self uint64
+	// nodes are those of the cluster. The place of a node, from 1, is the id of its replicas.
+	nodes []uint64
 	// beat is Raft's heartbeat, and election the shortest timeout of an election.
 	beat, election time.Duration
 	// unheard counts, for each other node, this node's own heartbeats since something was
@@ -47,7 +47,7 @@ type succession struct {
 	// The fields below are protected by mu.
 
 	// replicas are those of this node; none before start and after close.
-	replicas []candidate
+	replicas []Candidate
 	// gaveUp is when a node was last given up.
 	gaveUp map[uint64]time.Time
 	// last is the replica that led each shard last. Who stands for election, and is not
@@ -55,38 +55,40 @@ type succession struct {
 	last map[uint64]uint64
 }
 
-// candidate is a replica of this node, *raft.Replica.
-type candidate interface {
+// Candidate is a replica of this node, *raft.Replica.
+type Candidate interface {
 	ShardID() uint64
 	Leader() raft.Leader
 	LeaderUntil() (raft.Leader, context.Context)
 	Campaign(lost uint64)
 }
 
-func newSuccession(self uint64, nodes []datadir.Member, beat, election time.Duration,
+// NewSuccession returns the succession of the node self. ask asks a node whether it misses
+// another, beat is Raft's heartbeat, and election the shortest timeout of an election.
+func NewSuccession(self uint64, nodes []uint64, beat, election time.Duration,
 	ask func(ctx context.Context, node, missing uint64) (bool, error),
-) *succession {
-	s := &succession{
+) *Succession {
+	s := &Succession{
 		self: self, nodes: nodes, beat: beat, election: election, ask: ask, stop: func() {},
 		unheard: make(map[uint64]*atomic.Int64), gaveUp: make(map[uint64]time.Time), last: make(map[uint64]uint64),
 	}
-	for _, m := range nodes {
-		if m.ID != self {
-			s.unheard[m.ID] = new(atomic.Int64)
+	for _, n := range nodes {
+		if n != self {
+			s.unheard[n] = new(atomic.Int64)
 		}
 	}
 	return s
 }
 
-// heard notes that Raft has heard of a node.
-func (s *succession) heard(node uint64) {
+// Heard notes that Raft has heard of a node.
+func (s *Succession) Heard(node uint64) {
 	if n := s.unheard[node]; n != nil && n.Load() != 0 {
 		n.Store(0)
 	}
 }
 
-// start watches who leads.
-func (s *succession) start(replicas []candidate) {
+// Start watches who leads.
+func (s *Succession) Start(replicas []Candidate) {
 	s.mu.Lock()
 	s.replicas = replicas
 	s.mu.Unlock()
@@ -98,8 +100,8 @@ func (s *succession) start(replicas []candidate) {
 	}
 }
 
-// close ends that: this node stands for election no more but by Raft's own timeouts.
-func (s *succession) close() {
+// Close ends that: this node stands for election no more but by Raft's own timeouts.
+func (s *Succession) Close() {
 	s.stop()
 	s.wg.Wait()
 	s.mu.Lock()
@@ -108,18 +110,18 @@ func (s *succession) close() {
 }
 
 // count counts one heartbeat, and asks the others about leaders that this node misses.
-func (s *succession) count(ctx context.Context) {
+func (s *Succession) count(ctx context.Context) {
 	for node, n := range s.unheard {
 		n.Add(1)
-		if s.misses(node) && !s.givenUp(node) {
+		if s.Misses(node) && !s.givenUp(node) {
 			s.wg.Go(func() { s.inquire(ctx, node) })
 		}
 	}
 }
 
-// misses reports whether nothing has been heard for an election timeout of a node that
+// Misses reports whether nothing has been heard for an election timeout of a node that
 // leads something, as far as this one knows. One that leads nothing may well be silent.
-func (s *succession) misses(node uint64) bool {
+func (s *Succession) Misses(node uint64) bool {
 	if !s.silent(node, s.election) {
 		return false
 	}
@@ -129,22 +131,22 @@ func (s *succession) misses(node uint64) bool {
 }
 
 // givenUp reports whether a node was given up not long ago.
-func (s *succession) givenUp(node uint64) bool {
+func (s *Succession) givenUp(node uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.givenUpLocked(node, settleFactor*s.election)
 }
 
 // givenUpLocked reports whether a node was given up within a time. s.mu must be held.
-func (s *succession) givenUpLocked(node uint64, within time.Duration) bool {
+func (s *Succession) givenUpLocked(node uint64, within time.Duration) bool {
 	at, ok := s.gaveUp[node]
 	return ok && time.Since(at) < within
 }
 
 // ledByLocked returns what reports whether a replica led a shard last, and no other is
 // known to lead it now. s.mu must be held where it is called.
-func (s *succession) ledByLocked(replicaID uint64) func(candidate) bool {
-	return func(r candidate) bool {
+func (s *Succession) ledByLocked(replicaID uint64) func(Candidate) bool {
+	return func(r Candidate) bool {
 		known := r.Leader().ReplicaID
 		return known == replicaID || known == 0 && s.last[r.ShardID()] == replicaID
 	}
@@ -153,14 +155,14 @@ func (s *succession) ledByLocked(replicaID uint64) func(candidate) bool {
 // inquire gives a node up if those who miss it are a majority of all, this one among them.
 // The others have an election timeout to answer, since they may be far away; count asks
 // again meanwhile.
-func (s *succession) inquire(ctx context.Context, node uint64) {
+func (s *Succession) inquire(ctx context.Context, node uint64) {
 	ctx, cancel := context.WithTimeout(ctx, s.election)
 	defer cancel()
-	others := slices.DeleteFunc(slices.Clone(s.nodes), func(m datadir.Member) bool { return m.ID == s.self || m.ID == node })
+	others := slices.DeleteFunc(slices.Clone(s.nodes), func(n uint64) bool { return n == s.self || n == node })
 	answers := make(chan bool, len(others))
-	for _, m := range others {
+	for _, n := range others {
 		go func() {
-			missed, err := s.ask(ctx, m.ID, node)
+			missed, err := s.ask(ctx, n, node)
 			answers <- missed && err == nil
 		}()
 	}
@@ -170,8 +172,8 @@ func (s *succession) inquire(ctx context.Context, node uint64) {
 			missing++
 		}
 		if missing > len(s.nodes)/2 {
-			if s.misses(node) { // still
-				s.lost(node)
+			if s.Misses(node) { // still
+				s.Lost(node)
 			}
 			return
 		}
@@ -179,14 +181,14 @@ func (s *succession) inquire(ctx context.Context, node uint64) {
 }
 
 // silent reports whether nothing has been heard of a node for a time.
-func (s *succession) silent(node uint64, within time.Duration) bool {
+func (s *Succession) silent(node uint64, within time.Duration) bool {
 	n := s.unheard[node]
 	return n != nil && time.Duration(n.Load())*s.beat >= within
 }
 
 // follow keeps who leads a shard, and gives a node up that lost it and was silent for half an
 // election timeout: a majority has missed it.
-func (s *succession) follow(ctx context.Context, r candidate) {
+func (s *Succession) follow(ctx context.Context, r Candidate) {
 	for ctx.Err() == nil {
 		known, over := r.LeaderUntil()
 		if known.ReplicaID != 0 {
@@ -195,7 +197,7 @@ func (s *succession) follow(ctx context.Context, r candidate) {
 			s.last[r.ShardID()] = known.ReplicaID
 			s.mu.Unlock()
 			if node := s.nodeOf(last); last != known.ReplicaID && s.silent(node, s.election/2) {
-				s.lost(node)
+				s.Lost(node)
 			}
 		}
 		select {
@@ -206,17 +208,17 @@ func (s *succession) follow(ctx context.Context, r candidate) {
 }
 
 // nodeOf returns the node of a replica, 0 for none.
-func (s *succession) nodeOf(replicaID uint64) uint64 {
+func (s *Succession) nodeOf(replicaID uint64) uint64 {
 	if replicaID == 0 || replicaID > uint64(len(s.nodes)) {
 		return 0
 	}
-	return s.nodes[replicaID-1].ID
+	return s.nodes[replicaID-1]
 }
 
-// lost has this node stand for election, when it is its turn, for all that a node led. If
+// Lost has this node stand for election, when it is its turn, for all that a node led. If
 // none was elected, since the log of the only one that stood in time was behind, each
 // stands once more.
-func (s *succession) lost(node uint64) {
+func (s *Succession) Lost(node uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// One loss shows in many ways. What the first has begun is left alone.
@@ -236,9 +238,12 @@ func (s *succession) lost(node uint64) {
 	}
 }
 
+// replicaOf returns the id of a node's replicas, 0 for one that is not among nodes.
+func replicaOf(nodes []uint64, node uint64) uint64 { return uint64(slices.Index(nodes, node) + 1) }
+
 // campaign has a replica stand for election if no leader has been heard of since known,
 // unless this node does so no more.
-func (s *succession) campaign(r candidate, gone uint64, known raft.Leader) {
+func (s *Succession) campaign(r Candidate, gone uint64, known raft.Leader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := r.Leader(); s.replicas != nil && (now.ReplicaID == 0 || now == known) {
@@ -248,8 +253,8 @@ func (s *succession) campaign(r candidate, gone uint64, known raft.Leader) {
 
 // turns is how long this node waits before it stands for election in a shard whose leader
 // was on the node that is gone, and before it stands once more.
-func (s *succession) turns(shardID, gone uint64) [2]time.Duration {
-	left := slices.DeleteFunc(slices.Clone(s.nodes), func(m datadir.Member) bool { return m.ID == gone })
+func (s *Succession) turns(shardID, gone uint64) [2]time.Duration {
+	left := slices.DeleteFunc(slices.Clone(s.nodes), func(n uint64) bool { return n == gone })
 	n := uint64(len(left))
 	place := (replicaOf(left, s.self) - 1 + n - shardID%n) % n
 	turn := s.election / 5

@@ -1,10 +1,4 @@
-// Package heap sets how often the memory of the process is collected.
-//
-// Go collects when the heap has doubled since the last collection. A node has little that
-// lives, and makes garbage with each call, so that under load it would collect many times
-// a second, and spend more time on that than on its log. So a small heap may grow by
-// [room], whatever lives in it, and only a large one has to double.
-package heap
+package main
 
 import (
 	"runtime"
@@ -20,8 +14,14 @@ const (
 	mostPercent  = 400
 )
 
-// Pace has each collection set when the next one is due. It is called once in a process.
-func Pace() { pace(0) }
+// paceHeap sets how often the memory of the process is collected: each collection sets when
+// the next one is due. It is called once in a process.
+//
+// Go collects when the heap has doubled since the last collection. A node has little that
+// lives, and makes garbage with each call, so that under load it would collect many times
+// a second, and spend more time on that than on its log. So a small heap may grow by
+// room, whatever lives in it, and only a large one has to double.
+func paceHeap() { pace(0) }
 
 // cycle is garbage from the start, so that the next collection finds it. It is larger than
 // what the runtime packs together with others.

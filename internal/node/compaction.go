@@ -1,6 +1,4 @@
-// Package compactor drops old history by itself, as --auto-compaction-mode asks:
-// what is older than a period, or more than a number of revisions back.
-package compactor
+package node
 
 import (
 	"context"
@@ -15,19 +13,19 @@ import (
 )
 
 const (
-	// samples is how many revisions are noted in an interval between two
+	// compactionSamples is how many revisions are noted in an interval between two
 	// compactions.
-	samples = 10
-	// longestInterval bounds the time between two compactions by period.
-	longestInterval = time.Hour
-	// shortestSample bounds how often the revision is noted.
-	shortestSample = time.Millisecond
-	// revisionInterval lies between two compactions by revisions.
-	revisionInterval = 5 * time.Minute
+	compactionSamples = 10
+	// longestCompactionInterval bounds the time between two compactions by period.
+	longestCompactionInterval = time.Hour
+	// shortestCompactionSample bounds how often the revision is noted.
+	shortestCompactionSample = time.Millisecond
+	// revisionCompactionInterval lies between two compactions by revisions.
+	revisionCompactionInterval = 5 * time.Minute
 )
 
-// Store is what is compacted.
-type Store interface {
+// compacted is what automatic compaction compacts, the router.
+type compacted interface {
 	// Revision returns the newest revision that this node knows.
 	Revision() int64
 	// Retaining returns the revision at which a compaction keeps the last n revisions that
@@ -36,9 +34,9 @@ type Store interface {
 	Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error)
 }
 
-// Config says what is kept. One of Period and Revisions is positive.
-type Config struct {
-	Store Store
+// compactionConfig says what automatic compaction keeps. One of Period and Revisions is positive.
+type compactionConfig struct {
+	Store compacted
 	// Leads reports whether this node is the one that compacts.
 	Leads func() bool
 	// Period keeps the history of the last so long, Revisions that of the last so
@@ -48,17 +46,18 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Compactor compacts until it is closed.
-type Compactor struct {
-	c    Config
+// compaction drops old history by itself, as --auto-compaction-mode asks: what is older
+// than a period, or more than a number of revisions back.
+type compaction struct {
+	c    compactionConfig
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
 
-// Start returns a running compactor.
-func Start(c Config) *Compactor {
+// startCompaction returns a running compaction.
+func startCompaction(c compactionConfig) *compaction {
 	ctx, stop := context.WithCancel(context.Background())
-	k := &Compactor{c: c, stop: stop}
+	k := &compaction{c: c, stop: stop}
 	run := k.byPeriod
 	if c.Revisions > 0 {
 		run = k.byRevisions
@@ -67,17 +66,17 @@ func Start(c Config) *Compactor {
 	return k
 }
 
-// Close stops the compactor and waits for it.
-func (k *Compactor) Close() {
+// close stops the compaction and waits for it.
+func (k *compaction) close() {
 	k.stop()
 	k.wg.Wait()
 }
 
 // byPeriod notes the revision at every sample and, once those of a whole period
 // are there, compacts at the oldest, once an interval.
-func (k *Compactor) byPeriod(ctx context.Context) {
-	interval := min(k.c.Period, longestInterval)
-	sample := max(interval/samples, shortestSample)
+func (k *compaction) byPeriod(ctx context.Context) {
+	interval := min(k.c.Period, longestCompactionInterval)
+	sample := max(interval/compactionSamples, shortestCompactionSample)
 	keep := max(int(k.c.Period/sample), 1)
 	var noted []int64
 	var last int64
@@ -97,9 +96,9 @@ func (k *Compactor) byPeriod(ctx context.Context) {
 	}
 }
 
-func (k *Compactor) byRevisions(ctx context.Context) {
+func (k *compaction) byRevisions(ctx context.Context) {
 	var last int64
-	for tick(ctx, revisionInterval) {
+	for tick(ctx, revisionCompactionInterval) {
 		rev, err := k.c.Store.Retaining(ctx, k.c.Revisions)
 		if err != nil {
 			k.c.Log.Warn("automatic compaction can't tell how far to go; it is tried again", slog.Any("error", err))
@@ -110,7 +109,7 @@ func (k *Compactor) byRevisions(ctx context.Context) {
 	}
 }
 
-// tick waits for d; false says that the compactor is closed.
+// tick waits for d; false says that the compaction is closed.
 func tick(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -124,7 +123,7 @@ func tick(ctx context.Context, d time.Duration) bool {
 
 // compact reports whether history up to rev is gone, or is another node's to
 // drop.
-func (k *Compactor) compact(ctx context.Context, rev int64) bool {
+func (k *compaction) compact(ctx context.Context, rev int64) bool {
 	if !k.c.Leads() {
 		return true
 	}

@@ -1,4 +1,4 @@
-package node
+package leadership
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
@@ -26,7 +25,7 @@ type seat struct {
 	stood []time.Time
 }
 
-var _ candidate = (*seat)(nil)
+var _ Candidate = (*seat)(nil)
 
 func newSeat(id, leader uint64) *seat {
 	s := &seat{id: id}
@@ -72,18 +71,18 @@ const (
 
 // bench is the succession of one of three nodes, 10, 20 and 30, with a seat in each of
 // some shards that the first leads. ask answers for the others.
-func bench(t *testing.T, self uint64, shards int, ask func(ctx context.Context, node, missing uint64) (bool, error)) (*succession, []*seat) {
+func bench(t *testing.T, self uint64, shards int, ask func(ctx context.Context, node, missing uint64) (bool, error)) (*Succession, []*seat) {
 	t.Helper()
-	nodes := []datadir.Member{{ID: 10}, {ID: 20}, {ID: 30}}
-	s := newSuccession(self, nodes, testBeat, testElection, ask)
+	nodes := []uint64{10, 20, 30}
+	s := NewSuccession(self, nodes, testBeat, testElection, ask)
 	var seats []*seat
-	var all []candidate
+	var all []Candidate
 	for i := range shards {
 		c := newSeat(uint64(i), 1)
 		seats = append(seats, c)
 		all = append(all, c)
 	}
-	s.start(all)
+	s.Start(all)
 	return s, seats
 }
 
@@ -100,9 +99,9 @@ func TestTurns(t *testing.T) {
 		var again []time.Duration
 		for _, self := range []uint64{20, 30} {
 			s, seats := bench(t, self, shards, missesNobody)
-			s.lost(10)
+			s.Lost(10)
 			time.Sleep(testElection - testBeat)
-			s.close()
+			s.Close()
 			for i, c := range seats {
 				if len(c.stood) != 2 {
 					t.Fatalf("node %d stood %d times in shard %d", self, len(c.stood), i)
@@ -141,12 +140,12 @@ func TestSilentNodeIsGivenUp(t *testing.T) {
 				for range 12 {
 					time.Sleep(testBeat)
 					if !silent {
-						s.heard(10)
+						s.Heard(10)
 					}
 				}
 				seats[0].lead(3)
 				time.Sleep(testElection)
-				s.close()
+				s.Close()
 				stood := 0
 				for _, c := range seats[1:] {
 					stood += len(c.stood)
@@ -187,7 +186,7 @@ func TestMissedLeaderIsGivenUp(t *testing.T) {
 				wait := func(beats int) {
 					for range beats {
 						time.Sleep(testBeat)
-						s.heard(30)
+						s.Heard(30)
 					}
 				}
 				time.Sleep(testBeat / 2)
@@ -202,7 +201,7 @@ func TestMissedLeaderIsGivenUp(t *testing.T) {
 					t.Fatalf("others were asked before an election timeout: %v", <-asked)
 				}
 				wait(7)
-				s.close()
+				s.Close()
 				if got := <-asked; got != [2]uint64{30, 10} {
 					t.Errorf("asked %d whether it misses %d", got[0], got[1])
 				}
@@ -232,10 +231,10 @@ func TestFarNodesAreAsked(t *testing.T) {
 				})
 				time.Sleep(testElection + 5*testBeat)
 				if back {
-					s.heard(10)
+					s.Heard(10)
 				}
 				time.Sleep(testElection)
-				s.close()
+				s.Close()
 				if (len(seats[0].stood) > 0) == back {
 					t.Errorf("this node stood %d times", len(seats[0].stood))
 				}
@@ -250,25 +249,25 @@ func TestFarNodesAreAsked(t *testing.T) {
 func TestMisses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, seats := bench(t, 20, 1, missesNobody)
-		defer s.close()
+		defer s.Close()
 		time.Sleep(testElection - testBeat/2)
-		if s.misses(10) {
+		if s.Misses(10) {
 			t.Error("a leader was missed before an election timeout")
 		}
 		time.Sleep(testBeat)
-		if !s.misses(10) || s.misses(30) || s.misses(20) {
-			t.Errorf("missed: the leader %v, a follower %v, itself %v", s.misses(10), s.misses(30), s.misses(20))
+		if !s.Misses(10) || s.Misses(30) || s.Misses(20) {
+			t.Errorf("missed: the leader %v, a follower %v, itself %v", s.Misses(10), s.Misses(30), s.Misses(20))
 		}
-		s.lost(10)
-		if !s.misses(10) {
+		s.Lost(10)
+		if !s.Misses(10) {
 			t.Error("a leader was not missed any more when it had been given up")
 		}
 		seats[0].lead(0)
-		if !s.misses(10) {
+		if !s.Misses(10) {
 			t.Error("a leader was not missed any more when an election had begun")
 		}
 		seats[0].lead(3)
-		if s.misses(10) {
+		if s.Misses(10) {
 			t.Error("a node was missed that another had followed")
 		}
 	})
@@ -282,7 +281,7 @@ func TestSlowElectionsAreLeftAlone(t *testing.T) {
 		time.Sleep(testElection + testBeat)
 		seats[0].lead(0)
 		time.Sleep((settleFactor - 1) * testElection)
-		s.close()
+		s.Close()
 		if len(seats[0].stood) != 2 {
 			t.Errorf("this node stood %d times while an election was under way", len(seats[0].stood))
 		}
@@ -294,7 +293,7 @@ func TestSlowElectionsAreLeftAlone(t *testing.T) {
 func TestOnlyTheGoneAreStoodAgainst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, seats := bench(t, 20, 2, missesNobody)
-		s.lost(10)
+		s.Lost(10)
 		time.Sleep(testBeat / 2)
 		for _, c := range seats {
 			c.mu.Lock()
@@ -303,7 +302,7 @@ func TestOnlyTheGoneAreStoodAgainst(t *testing.T) {
 			c.lead(1)
 		}
 		time.Sleep(testElection)
-		s.close()
+		s.Close()
 		for i, c := range seats {
 			if len(c.stood) > 0 {
 				t.Errorf("this node stood in shard %d against a leader of a later term", i)
@@ -316,8 +315,8 @@ func TestOnlyTheGoneAreStoodAgainst(t *testing.T) {
 func TestSuccessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, seats := bench(t, 20, 4, missesNobody)
-		s.lost(10)
-		s.close()
+		s.Lost(10)
+		s.Close()
 		time.Sleep(testElection)
 		for i, c := range seats {
 			if len(c.stood) > 0 && c.stood[0].After(time.Now().Add(-testElection)) {

@@ -1,0 +1,171 @@
+package node
+
+import (
+	"context"
+
+	"github.com/latchkey-db/latchkey/api"
+	"github.com/latchkey-db/latchkey/internal/config"
+	"github.com/latchkey-db/latchkey/internal/leadership"
+	"github.com/latchkey-db/latchkey/internal/peer"
+	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/internal/remote"
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/router"
+	"github.com/latchkey-db/latchkey/system"
+)
+
+// others is what a node has to do with the other nodes of its cluster: peers, or nothing
+// where it is alone.
+type others interface {
+	links
+	duties
+}
+
+// links are how nodes reach each other.
+type links interface {
+	// connectHost gives a host of replicas its pace, and the wire to those of its name.
+	connectHost(h *raft.HostConfig, c *config.Config)
+	// connectSystem tells the system shard how its leader on another node is found.
+	connectSystem(c *system.Config)
+	// answer has a server answer the calls of other nodes.
+	answer(s remote.Server)
+	// reached reports whether there is a connection to another node.
+	reached(node uint64) bool
+	// disconnect ends all that.
+	disconnect()
+}
+
+// duties are what a node does together with others beside serving.
+type duties interface {
+	// leaders returns how the leaders on other nodes are found, nil where there are none. It
+	// is called once, when the data shards run.
+	leaders() router.Leaders
+	// verify compares this node's data with the others', if it is to before it serves.
+	verify(ctx context.Context, o *Options) error
+	// suspect reports whether an alarm says that what this node holds may be wrong.
+	suspect() bool
+	// start begins what goes on for as long as the node serves, and stop ends it.
+	start(c *config.Config)
+	stop()
+	// move has a node lead what this one leads; leave hands that over to any.
+	move(ctx context.Context, node uint64) error
+	leave(ctx context.Context)
+}
+
+// alone is a cluster of one node.
+type alone struct{}
+
+var _ others = alone{}
+
+// connectHost has the node elect itself without waiting for others.
+func (alone) connectHost(h *raft.HostConfig, _ *config.Config) {
+	h.Tick, h.ElectionTicks = soloTick, soloElectionTicks
+}
+
+func (alone) connectSystem(*system.Config)           {}
+func (alone) answer(remote.Server)                   {}
+func (alone) reached(uint64) bool                    { return false }
+func (alone) disconnect()                            {}
+func (alone) leaders() router.Leaders                { return nil }
+func (alone) verify(context.Context, *Options) error { return nil }
+func (alone) suspect() bool                          { return false }
+func (alone) start(*config.Config)                   {}
+func (alone) stop()                                  {}
+func (alone) move(context.Context, uint64) error     { return api.ErrNotMoved }
+func (alone) leave(context.Context)                  {}
+
+// peers is a cluster of several nodes, seen from one of them.
+type peers struct {
+	node       *Node
+	mesh       *peer.Mesh
+	succession *leadership.Succession
+	// spreader and verifier are nil until leaders and verify have been called.
+	spreader *leadership.Spreader
+	verifier *verifier
+}
+
+var _ others = (*peers)(nil)
+
+func (p *peers) connectHost(h *raft.HostConfig, c *config.Config) {
+	h.Tick, h.ElectionTicks = c.HeartbeatInterval, uint64(c.ElectionTimeout/c.HeartbeatInterval)
+	h.Wire = newWire(p.mesh.Wire(h.Name), p.node.roster.hosts(h.Name), p.succession.Heard, p.node.diskStuck)
+}
+
+func (p *peers) connectSystem(c *system.Config) {
+	c.Remote = func() system.Leader { return remote.SystemLeader(p.mesh, p.node.cluster) }
+}
+
+func (p *peers) answer(s remote.Server) {
+	s.Missed = p.succession.Misses
+	p.mesh.Handle(func(ctx context.Context, _ uint64, request []byte) []byte { return s.Handle(ctx, request) })
+}
+
+func (p *peers) reached(node uint64) bool { return p.mesh.Reached(node) }
+
+func (p *peers) disconnect() { p.mesh.Close() }
+
+func (p *peers) leaders() router.Leaders {
+	n := p.node
+	nodeOf := func(shardID, replicaID uint64) uint64 {
+		if shardID == placement.SystemShard {
+			return n.cluster.NodeOf(replicaID)
+		}
+		return n.cluster.State().Shards[shardID].Replicas[replicaID]
+	}
+	found := &remote.Leaders{Mesh: p.mesh, Shards: n.shards, NodeOf: nodeOf}
+	data := make(map[uint64]*raft.Replica, len(n.shards))
+	for id, d := range n.shards {
+		data[id] = d.Replica()
+	}
+	p.spreader = leadership.NewSpreader(leadership.Config{
+		Self: n.roster.self, Nodes: n.roster.nodes(), System: n.cluster.Replica(), Data: data,
+		NodeOf: nodeOf, ReplicaOf: func(_, node uint64) uint64 { return replicaOf(n.roster.first, node) },
+		Applied: found.Applied, Election: n.electionTimeout, Log: n.log,
+	})
+	return found
+}
+
+func (p *peers) verify(ctx context.Context, o *Options) error {
+	p.verifier = newVerifier(p)
+	if !o.Config.InitialCorruptCheck {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout(o.Config))
+	defer cancel()
+	return p.verifier.atStart(ctx)
+}
+
+func (p *peers) start(c *config.Config) {
+	p.spreader.Start()
+	p.succession.Start(p.spreader.Replicas())
+	p.verifier.start(c)
+}
+
+func (p *peers) stop() {
+	p.stopLeading()
+	if p.verifier != nil {
+		p.verifier.close()
+	}
+}
+
+// stopLeading ends what has leaders change.
+func (p *peers) stopLeading() {
+	p.succession.Close()
+	if p.spreader != nil {
+		p.spreader.Close()
+	}
+}
+
+func (p *peers) move(ctx context.Context, node uint64) error {
+	if !p.spreader.Move(ctx, node) {
+		return api.ErrNotMoved
+	}
+	return nil
+}
+
+func (p *peers) leave(ctx context.Context) {
+	p.stopLeading()
+	if p.spreader != nil {
+		p.spreader.Drain(ctx)
+	}
+}
