@@ -142,3 +142,55 @@ func TestPromiseFailsWhenTheStateJumps(t *testing.T) {
 		}
 	})
 }
+
+// stuck is an oracle that from some time on does not answer.
+type stuck struct {
+	counter
+
+	stands atomic.Bool
+}
+
+func (o *stuck) Ask(ctx context.Context, count int) (Block, error) {
+	if o.stands.Load() {
+		<-ctx.Done()
+		return Block{}, context.Cause(ctx)
+	}
+	return o.counter.Ask(ctx, count)
+}
+
+// A promise that waits for numbers which were asked for before ends with the leadership, and
+// not when the oracle's time is over.
+func TestPromiseEndsWithTheLeadership(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		oracle := &stuck{counter: counter{last: 1}}
+		c := makeCluster(t, 3, cluster{oracle: oracle})
+		defer c.close()
+		a, _ := c.leader(0)
+		if err := a.addOnce("x"); err != nil {
+			t.Fatal(err)
+		}
+		oracle.stands.Store(true)
+		added := make(chan error, 1)
+		go func() { added <- a.addOnce("x") }()
+		time.Sleep(5 * time.Millisecond)
+		promised := make(chan error, 1)
+		go func() {
+			_, err := a.r.Promise(t.Context(), 100, nil)
+			promised <- err
+		}()
+		time.Sleep(5 * time.Millisecond)
+		if a.r.Serving() == 0 {
+			t.Fatal("the leadership was lost too early; the run shows nothing")
+		}
+		c.handOver(c.other(a))
+		for a.r.Serving() != 0 {
+			time.Sleep(time.Millisecond)
+		}
+		lost := time.Now()
+		if err := <-promised; !errors.Is(err, ErrNotLeader) || time.Since(lost) > 10*time.Millisecond {
+			t.Errorf("%v after the end: %v", time.Since(lost), err)
+		}
+		oracle.stands.Store(false)
+		<-added
+	})
+}

@@ -79,17 +79,11 @@ func (p *Promised) Of(ctx context.Context, reads []keys.Span) (index uint64, err
 	}
 }
 
-// awaitAsks waits for the attempts at getting numbers that are under way.
+// awaitAsks waits for the attempts at getting numbers that are under way, as long as the
+// term lasts, which takes them with it.
 func (r *Replica) awaitAsks(ctx context.Context) error {
 	r.mu.Lock()
-	if r.serving == 0 {
-		closed := r.closed
-		r.mu.Unlock()
-		if closed {
-			return ErrStopped
-		}
-		return ErrNotLeader
-	}
+	term := r.serving
 	var attempts [maxAsks]chan struct{}
 	n := 0
 	for _, a := range r.asks {
@@ -99,14 +93,26 @@ func (r *Replica) awaitAsks(ctx context.Context) error {
 		}
 	}
 	r.mu.Unlock()
-	for _, answered := range attempts[:n] {
+	for i := 0; ; {
+		r.mu.Lock()
+		serving, closed, changed := r.serving, r.closed, r.changed
+		r.mu.Unlock()
+		switch {
+		case closed:
+			return ErrStopped
+		case term == 0 || serving != term:
+			return ErrNotLeader
+		case i == n:
+			return nil
+		}
 		select {
-		case <-answered:
+		case <-attempts[i]:
+			i++
+		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
-	return nil
 }
 
 // conflictLocked returns what is closed when a group with a number up to rev that
