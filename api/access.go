@@ -66,10 +66,17 @@ func (a *access) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // sameOrigin tells whether a page's origin is where its request goes. Who serves pages and
-// the API may have TLS end before it.
+// the API may have TLS end before it, and name the port that browsers leave out.
 func sameOrigin(r *http.Request, origin string) bool {
 	u, err := url.Parse(origin)
-	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
+	if err != nil || u.Host == "" {
+		return false
+	}
+	if strings.EqualFold(u.Host, r.Host) {
+		return true
+	}
+	port, ok := map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	return ok && u.Port() == "" && strings.EqualFold(u.Host+":"+port, r.Host)
 }
 
 // namesUser tells whether a request to the gateway comes with a certificate that
