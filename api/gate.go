@@ -118,17 +118,30 @@ func commonName(ctx context.Context) (name string, ok bool) {
 // users and roles that are proved to be the newest; without a leader, where nothing can be
 // proved, against those that this node knows, unless it knows that there are newer ones.
 func (g *gate) require(ctx context.Context, needs need) error {
+	_, err := g.required(ctx, needs)
+	return err
+}
+
+// required is require. still checks again that what was checked holds: what was read before
+// it is the caller's to hear.
+func (g *gate) required(ctx context.Context, needs need) (still func() error, err error) {
 	users, id, err := g.identify(ctx)
 	if err == nil {
 		err = needs.holds(users, id)
 	}
-	if err == nil && needs.newest {
-		err = g.prove(ctx, users, needs.holds)
-		if errors.Is(err, errUnproved) {
-			err = nil
-		}
+	if err != nil {
+		return nil, toStatus(err)
 	}
-	return toStatus(err)
+	still = func() error {
+		if !needs.newest {
+			return nil
+		}
+		if err := g.prove(ctx, users, needs.holds); !errors.Is(err, errUnproved) {
+			return toStatus(err)
+		}
+		return nil
+	}
+	return still, still()
 }
 
 // errUnproved says that nothing tells against users, and that nobody was there to prove them.

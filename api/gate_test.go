@@ -320,6 +320,29 @@ func TestWatchWithoutAProof(t *testing.T) {
 	wantStatus(t, err, codes.Unavailable, "etcdserver: request timed out")
 }
 
+// Who loses the root role while a backup is made does not get it: it may have what was written
+// since.
+func TestRootLostUnderABackup(t *testing.T) {
+	r := start(t, nil)
+	r.enableUsers(t)
+	root := metadata.AppendToOutgoingContext(t.Context(), "token", r.token(t, "root"))
+	lost := *r.users
+	u := *lost.Users["root"]
+	u.Roles = nil
+	lost.Users = map[string]*auth.User{"root": &u}
+	r.set(func() {
+		r.proving = func(context.Context, *auth.State) error {
+			r.lags(&lost)
+			return nil
+		}
+	})
+	stream, err := r.maintenance.Snapshot(root, &pb.SnapshotRequest{})
+	check(t, err)
+	if _, err = stream.Recv(); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a backup for who was root when it was begun: %v", err)
+	}
+}
+
 // A node that knows that there are newer users, and reaches nobody who would tell it of them,
 // does nothing by those that it knows.
 func TestRootKnownToBeOutdated(t *testing.T) {

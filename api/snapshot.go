@@ -25,7 +25,8 @@ const (
 // file first.
 func (s *maintenanceService) Snapshot(_ *pb.SnapshotRequest, stream pb.Maintenance_SnapshotServer) error {
 	ctx := stream.Context()
-	if err := s.gate.require(ctx, needRoot); err != nil {
+	still, err := s.gate.required(ctx, needRoot)
+	if err != nil {
 		return err
 	}
 	defer since(s.metrics.snapshot, time.Now())
@@ -39,6 +40,9 @@ func (s *maintenanceService) Snapshot(_ *pb.SnapshotRequest, stream pb.Maintenan
 		return toStatus(fmt.Errorf("unlink snapshot file: %w", err))
 	}
 	size, err := s.spoolSnapshot(ctx, f)
+	if err == nil {
+		err = still()
+	}
 	if err == nil {
 		err = sendSnapshot(f, size, stream)
 	}
