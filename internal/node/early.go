@@ -70,7 +70,6 @@ func (n *Node) openData(state *system.State) error {
 	if len(n.shards) > 0 {
 		return nil
 	}
-	n.cluster.Follow(n.tokens)
 	for _, h := range state.Shards {
 		if err := n.openShard(h); err != nil {
 			return err

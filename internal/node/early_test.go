@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/freeport"
@@ -101,6 +102,42 @@ func TestEarlyIsForMembers(t *testing.T) {
 		if got := n.joined(state); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
+	}
+}
+
+// A token ends with the processes that knew it. One that was made while a node was away does
+// not come alive there when the node, which serves early, hears of it at last.
+func TestTokensOfBeforeAnEarlyStart(t *testing.T) {
+	c := newCluster(t, 3)
+	c.start(c.machines...)
+	left := c.machines[0]
+	n := c.machines[1].node
+	for _, r := range []*pb.InternalRaftRequest{
+		{AuthUserAdd: &pb.AuthUserAddRequest{Name: auth.Root}},
+		{AuthRoleAdd: &pb.AuthRoleAddRequest{Name: auth.Root}},
+		{AuthUserGrantRole: &pb.AuthUserGrantRoleRequest{User: auth.Root, Role: auth.Root}},
+		{AuthEnable: &pb.AuthEnableRequest{}},
+	} {
+		r.Header = &pb.RequestHeader{Username: auth.Root}
+		check(t, n.router.ChangeUsers(t.Context(), r))
+	}
+	c.stop(left)
+	var token string
+	until(t, "a token", func() (ok bool) {
+		var err error
+		token, err = n.router.Login(t.Context(), auth.Root, "prefix")
+		return err == nil
+	})
+	c.stop(c.machines...)
+	addrs, err := freeport.Addrs(1)
+	check(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- left.launchOn(addrs[0], nil) }()
+	answers(t, "http://"+addrs[0]+"/livez", http.StatusOK)
+	c.start(c.machines[1:]...)
+	check(t, <-ended)
+	if _, ok := left.node.tokens.Identify(token, left.node.cluster.State().Auth.Revision); ok {
+		t.Error("a token of before the start is known")
 	}
 }
 

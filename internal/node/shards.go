@@ -47,6 +47,8 @@ func (n *Node) openShards(ctx context.Context, o *Options) error {
 	if err != nil {
 		return err
 	}
+	// Not before: the log that was there at the start would tell of tokens of earlier processes.
+	n.cluster.Follow(n.tokens)
 	if err := n.openData(state); err != nil {
 		return err
 	}
