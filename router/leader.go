@@ -3,8 +3,6 @@ package router
 import (
 	"context"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
@@ -14,12 +12,12 @@ import (
 // Leader is what only the leader of a data shard can answer. A call is made once; one
 // that finds no leader, or that certainly did nothing, returns raft.ErrNotLeader or
 // raft.ErrNotApplied. The methods are those of shard.Data, which is this node's
-// leader.
+// leader. Writes go through this node's replica (write): it proposes them where it leads,
+// and else hands them to Carry and learns what came of them.
 type Leader interface {
 	leaseKeeper
 
-	Write(ctx context.Context, kind shard.Kind, request proto.Message) (any, error)
-	WriteGuarded(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (any, error)
+	Carry(ctx context.Context, s shard.Sent) error
 	Confirm(ctx context.Context) (index uint64, err error)
 	Promise(ctx context.Context, rev int64, reads []keys.Span) (index uint64, err error)
 	Raise(ctx context.Context, f shard.Fence) (index uint64, err error)

@@ -107,11 +107,14 @@ func (d *Data) Carry(ctx context.Context, s Sent) error {
 	return err
 }
 
-// WriteElsewhere is Write, with a guard WriteGuarded, for a shard that another node
-// leads. hand hands the command to that node, whose Carry says what hand returns.
-func (d *Data) WriteElsewhere(
-	ctx context.Context, g *Guard, kind Kind, request proto.Message, hand func(context.Context, Sent) error,
-) (any, error) {
+// Carrier is the leader of a shard on another node, as its origin sees it: what it returns is
+// what Data.Carry returns there, or says that the command was lost on the way.
+type Carrier interface {
+	Carry(ctx context.Context, s Sent) error
+}
+
+// WriteElsewhere is WriteGuarded, without a guard Write, for a shard that another node leads.
+func (d *Data) WriteElsewhere(ctx context.Context, leader Carrier, g *Guard, kind Kind, request proto.Message) (any, error) {
 	payload, err := proto.Marshal(request)
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
@@ -119,7 +122,7 @@ func (d *Data) WriteElsewhere(
 	var turned turnedAway
 	for {
 		result, err := d.replica.Elsewhere(ctx, func(ctx context.Context, id raft.CommandID, term uint64) error {
-			return hand(ctx, Sent{ID: id, Term: term, Guard: g, Kind: kind, Request: payload})
+			return leader.Carry(ctx, Sent{ID: id, Term: term, Guard: g, Kind: kind, Request: payload})
 		})
 		if again, err := turned.again(err); !again {
 			return result, err

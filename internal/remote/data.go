@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/router"
@@ -106,7 +104,7 @@ func (l *Leaders) Leader(shardID uint64) router.Leader {
 	if node == 0 {
 		return nil
 	}
-	return &leader{road: road{mesh: l.Mesh, node: node, over: over}, d: d}
+	return &leader{road: road{mesh: l.Mesh, node: node, over: over}, shardID: shardID}
 }
 
 // At returns the node that leads a shard, 0 if it is not known or is this one.
@@ -144,29 +142,22 @@ func (l *Leaders) Promise(ctx context.Context, node uint64, rev int64, shards []
 // leader is one shard's leader on another node.
 type leader struct {
 	road
-	d *shard.Data
+	shardID uint64
 }
 
 // call makes one call of a method of the shard.
 func (l *leader) call(ctx context.Context, repeatable bool, method byte, args func(dst []byte) []byte) (reader, error) {
-	request := binary.AppendUvarint([]byte{method}, l.d.Replica().ShardID())
+	request := binary.AppendUvarint([]byte{method}, l.shardID)
 	if args != nil {
 		request = args(request)
 	}
 	return l.carry(ctx, repeatable, request)
 }
 
-// Write puts a request through the leader's log.
-func (l *leader) Write(ctx context.Context, kind shard.Kind, request proto.Message) (any, error) {
-	return l.WriteGuarded(ctx, nil, kind, request)
-}
-
-// WriteGuarded is Write of a user's request.
-func (l *leader) WriteGuarded(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (any, error) {
-	return l.d.WriteElsewhere(ctx, g, kind, request, func(ctx context.Context, s shard.Sent) error {
-		_, err := l.call(ctx, false, methodCarry, s.Append)
-		return err
-	})
+// Carry puts a command of this node through the leader's log.
+func (l *leader) Carry(ctx context.Context, s shard.Sent) error {
+	_, err := l.call(ctx, false, methodCarry, s.Append)
+	return err
 }
 
 // index makes a call that may be repeated and whose result is an index of the log.

@@ -6,12 +6,15 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
@@ -20,13 +23,12 @@ import (
 
 // leaderCalls makes each call that the router makes of a shard's leader, by name.
 var leaderCalls = map[string]func(context.Context, router.Leader) error{
-	"Write": func(ctx context.Context, l router.Leader) error {
-		_, err := l.Write(ctx, shard.KindLeaseGrant, &pb.LeaseGrantRequest{ID: idOfProof, TTL: 60})
-		return err
-	},
-	"WriteGuarded": func(ctx context.Context, l router.Leader) error {
-		_, err := l.WriteGuarded(ctx, &shard.Guard{}, shard.KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: idOfProof})
-		return err
+	"Carry": func(ctx context.Context, l router.Leader) error {
+		request, err := proto.Marshal(&pb.PutRequest{Key: []byte("a/carried")})
+		if err != nil {
+			return err
+		}
+		return l.Carry(ctx, shard.Sent{ID: raft.CommandID{Origin: 1, Sequence: carried.Add(1)}, Kind: shard.KindPut, Request: request})
 	},
 	"Confirm": func(ctx context.Context, l router.Leader) error {
 		_, err := l.Confirm(ctx)
@@ -55,6 +57,21 @@ var leaderCalls = map[string]func(context.Context, router.Leader) error{
 		return l.Drop(ctx, []lease.Ref{{ID: 7, Incarnation: 7}})
 	},
 }
+
+// writeCalls makes the calls by which the router writes where this node leads.
+var writeCalls = map[string]func(context.Context, *shard.Data) error{
+	"Write": func(ctx context.Context, d *shard.Data) error {
+		_, err := d.Write(ctx, shard.KindLeaseGrant, &pb.LeaseGrantRequest{ID: idOfProof, TTL: 60})
+		return err
+	},
+	"WriteGuarded": func(ctx context.Context, d *shard.Data) error {
+		_, err := d.WriteGuarded(ctx, &shard.Guard{}, shard.KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: idOfProof})
+		return err
+	},
+}
+
+// carried counts the commands that were carried.
+var carried atomic.Uint64
 
 // The leases of the calls: one that they grant and revoke, and one that is there.
 var idOfProof, heldOfProof int64
@@ -98,6 +115,9 @@ func TestNoCallOfALeaderIsAnsweredUnproved(t *testing.T) {
 		calls := make(map[string]func(context.Context) error)
 		for _, name := range ofShards {
 			calls[name] = func(ctx context.Context) error { return leaderCalls[name](ctx, p.shards[shardA]) }
+		}
+		for name, call := range writeCalls {
+			calls[name] = func(ctx context.Context) error { return call(ctx, p.shards[shardA]) }
 		}
 		for _, name := range ofSystem {
 			calls["oracle's "+name] = func(ctx context.Context) error { return oracleCalls[name](ctx, p.cluster.Here()) }
