@@ -89,7 +89,7 @@ const (
 	// kindRegistration keys go on with a shard, eight bytes, big-endian.
 	kindRegistration = 'g'
 	kindShadow       = 'h'
-	kindTomb         = 't'
+	kindTombstone    = 't'
 
 	counterVersion = 1
 )

@@ -14,7 +14,7 @@ import (
 // shadow of the lease there, and the home knows every shard that may have one:
 //
 //	home:   Register    the shard is told of the end
-//	shard:  Cast        the shadow, with the incarnation that the home named
+//	shard:  MakeShadow        the shadow, with the incarnation that the home named
 //	home:   SetEnding   final; nothing registers any more
 //	shard:  Drop        the shadow and its keys go, a tombstone stays
 //	home:   Revoke      the record goes
@@ -75,9 +75,9 @@ func (t *Table) Registered(id int64) []uint64 {
 
 func compareRefs(a, b Ref) int { return cmp.Compare(a.ID, b.ID) }
 
-// Cast makes the shadow of a lease, unless it is there. It fails with ErrNotFound when
+// MakeShadow makes the shadow of a lease, unless it is there. It fails with ErrNotFound when
 // the lease has ended here.
-func (t *Table) Cast(b *pebble.Batch, r Ref) error {
+func (t *Table) MakeShadow(b *pebble.Batch, r Ref) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s, ok := t.shadows[r.ID]; ok {
@@ -86,7 +86,7 @@ func (t *Table) Cast(b *pebble.Batch, r Ref) error {
 		}
 		return nil
 	}
-	if t.tombs[r.ID] >= r.Incarnation {
+	if t.tombstones[r.ID] >= r.Incarnation {
 		return ErrNotFound
 	}
 	if err := b.Set(t.idKey(kindShadow, r.ID), encodeCounter(r.Incarnation), nil); err != nil {
@@ -97,14 +97,14 @@ func (t *Table) Cast(b *pebble.Batch, r Ref) error {
 	return nil
 }
 
-// MayCast reports whether Cast would succeed.
-func (t *Table) MayCast(r Ref) bool {
+// MayMakeShadow reports whether MakeShadow would succeed.
+func (t *Table) MayMakeShadow(r Ref) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if s, ok := t.shadows[r.ID]; ok {
 		return s.incarnation == r.Incarnation
 	}
-	return t.tombs[r.ID] < r.Incarnation
+	return t.tombstones[r.ID] < r.Incarnation
 }
 
 // Holds reports whether keys hang on lease id here: it is there, ending or not, or has
@@ -122,11 +122,11 @@ func (t *Table) Drop(b *pebble.Batch, r Ref) ([][]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.countLocked()
-	if t.tombs[r.ID] < r.Incarnation {
-		if err := b.Set(t.idKey(kindTomb, r.ID), encodeCounter(r.Incarnation), nil); err != nil {
+	if t.tombstones[r.ID] < r.Incarnation {
+		if err := b.Set(t.idKey(kindTombstone, r.ID), encodeCounter(r.Incarnation), nil); err != nil {
 			return nil, fmt.Errorf("write tombstone of lease %x: %w", r.ID, err)
 		}
-		t.tombs[r.ID] = r.Incarnation
+		t.tombstones[r.ID] = r.Incarnation
 	}
 	s, ok := t.shadows[r.ID]
 	if !ok || s.incarnation > r.Incarnation {
@@ -139,12 +139,12 @@ func (t *Table) Drop(b *pebble.Batch, r Ref) ([][]byte, error) {
 	return s.keys.sorted(), nil
 }
 
-// Tombs returns up to limit tombstones, by id.
-func (t *Table) Tombs(limit int) []Ref {
+// Tombstones returns up to limit tombstones, by id.
+func (t *Table) Tombstones(limit int) []Ref {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	refs := make([]Ref, 0, min(limit, len(t.tombs)))
-	for id, incarnation := range t.tombs {
+	refs := make([]Ref, 0, min(limit, len(t.tombstones)))
+	for id, incarnation := range t.tombstones {
 		if len(refs) == limit {
 			break
 		}
@@ -154,42 +154,42 @@ func (t *Table) Tombs(limit int) []Ref {
 	return refs
 }
 
-// Bury takes a tombstone away that nothing can need any more, unless there is a newer
+// DropTombstone takes a tombstone away that nothing can need any more, unless there is a newer
 // one.
-func (t *Table) Bury(b *pebble.Batch, r Ref) error {
+func (t *Table) DropTombstone(b *pebble.Batch, r Ref) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.buryLocked(b, r)
+	return t.dropTombstoneLocked(b, r)
 }
 
-// BuryAll takes all tombstones away.
-func (t *Table) BuryAll(b *pebble.Batch) error {
+// DropTombstones takes all tombstones away.
+func (t *Table) DropTombstones(b *pebble.Batch) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for id, incarnation := range t.tombs {
-		if err := t.buryLocked(b, Ref{id, incarnation}); err != nil {
+	for id, incarnation := range t.tombstones {
+		if err := t.dropTombstoneLocked(b, Ref{id, incarnation}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// buryLocked is Bury. t.mu must be held.
-func (t *Table) buryLocked(b *pebble.Batch, r Ref) error {
-	if incarnation, ok := t.tombs[r.ID]; !ok || incarnation > r.Incarnation {
+// dropTombstoneLocked is DropTombstone. t.mu must be held.
+func (t *Table) dropTombstoneLocked(b *pebble.Batch, r Ref) error {
+	if incarnation, ok := t.tombstones[r.ID]; !ok || incarnation > r.Incarnation {
 		return nil
 	}
-	if err := b.Delete(t.idKey(kindTomb, r.ID), nil); err != nil {
+	if err := b.Delete(t.idKey(kindTombstone, r.ID), nil); err != nil {
 		return fmt.Errorf("delete tombstone of lease %x: %w", r.ID, err)
 	}
-	delete(t.tombs, r.ID)
+	delete(t.tombstones, r.ID)
 	t.countLocked()
 	return nil
 }
 
 // loadShadows adds to the leases what lies beside their records.
-func (t *Table) loadShadows(leases map[int64]*entry) (shadows map[int64]*shadow, tombs map[int64]uint64, err error) {
-	shadows, tombs = make(map[int64]*shadow), make(map[int64]uint64)
+func (t *Table) loadShadows(leases map[int64]*entry) (shadows map[int64]*shadow, tombstones map[int64]uint64, err error) {
+	shadows, tombstones = make(map[int64]*shadow), make(map[int64]uint64)
 	err = t.each(kindShadow, func(id int64, _, value []byte) error {
 		incarnation, err := decodeCounter(value)
 		shadows[id] = &shadow{incarnation: incarnation}
@@ -198,9 +198,9 @@ func (t *Table) loadShadows(leases map[int64]*entry) (shadows map[int64]*shadow,
 	if err != nil {
 		return nil, nil, err
 	}
-	err = t.each(kindTomb, func(id int64, _, value []byte) error {
+	err = t.each(kindTombstone, func(id int64, _, value []byte) error {
 		incarnation, err := decodeCounter(value)
-		tombs[id] = incarnation
+		tombstones[id] = incarnation
 		return err
 	})
 	if err != nil {
@@ -214,7 +214,7 @@ func (t *Table) loadShadows(leases map[int64]*entry) (shadows map[int64]*shadow,
 		e.shards = append(e.shards, binary.BigEndian.Uint64(rest))
 		return nil
 	})
-	return shadows, tombs, err
+	return shadows, tombstones, err
 }
 
 // each calls fn for every stored record of a kind, in key order, with what follows the

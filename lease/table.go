@@ -37,10 +37,10 @@ type Table struct {
 	mu sync.RWMutex
 	// leases and granted are protected by mu.
 	leases map[int64]*entry
-	// shadows and tombs are those of leases whose home is elsewhere; protected by mu.
+	// shadows and tombstones are those of leases whose home is elsewhere; protected by mu.
 	// A tomb is the highest incarnation that has ended.
-	shadows map[int64]*shadow
-	tombs   map[int64]uint64
+	shadows    map[int64]*shadow
+	tombstones map[int64]uint64
 	// granted counts the grants that there ever were.
 	//
 	// Invariant: granted >= Incarnation of every lease.
@@ -94,21 +94,21 @@ func (t *Table) Reload() error {
 			return fmt.Errorf("load lease %x: incarnation %d above the grant counter %d", id, e.Incarnation, granted)
 		}
 	}
-	shadows, tombs, err := t.loadShadows(leases)
+	shadows, tombstones, err := t.loadShadows(leases)
 	if err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leases, t.granted = leases, granted
-	t.shadows, t.tombs = shadows, tombs
+	t.shadows, t.tombstones = shadows, tombstones
 	t.countLocked()
 	return nil
 }
 
 // countLocked takes note of how many records there are. t.mu must be held.
 func (t *Table) countLocked() {
-	t.size.Store(Bytes * int64(len(t.leases)+len(t.shadows)+len(t.tombs)))
+	t.size.Store(Bytes * int64(len(t.leases)+len(t.shadows)+len(t.tombstones)))
 }
 
 // Size returns what the table counts for, in bytes. A lease counts once at its home, and once

@@ -35,7 +35,7 @@ const (
 // WriteSnapshot writes a backup: all leases and all current keys of one
 // revision.
 func (r *Router) WriteSnapshot(ctx context.Context, w io.Writer) error {
-	s, err := r.still(ctx)
+	s, err := r.backupState(ctx)
 	if err != nil {
 		return err
 	}
@@ -59,32 +59,32 @@ func (r *Router) WriteSnapshot(ctx context.Context, w io.Writer) error {
 }
 
 // still is all keys at one revision, and the leases.
-type still struct {
-	*look
+type backupState struct {
+	*view
 	leases map[int64]lease.Record
 }
 
-// still is the newest state, or what this node holds where there is no majority to prove
+// backupState is the newest state, or what this node holds where there is no majority to prove
 // what the newest is.
-func (r *Router) still(ctx context.Context) (*still, error) {
-	s := &still{leases: make(map[int64]lease.Record)}
+func (r *Router) backupState(ctx context.Context) (*backupState, error) {
+	s := &backupState{leases: make(map[int64]lease.Record)}
 	var all []reading
 	for _, d := range r.shards {
 		all = append(all, reading{d: d})
 	}
 	err := r.awaitLed(ctx, all)
 	if err == nil {
-		s, err = r.stillNewest(ctx, s)
+		s, err = r.newestBackup(ctx, s)
 	}
 	if errors.Is(err, errUnled) || errors.Is(err, raft.ErrTimeout) {
-		return r.stillHeld(s), nil
+		return r.heldBackup(s), nil
 	}
 	return s, err
 }
 
-// stillHeld is all that this node holds of each shard, which need not be of one revision.
-func (r *Router) stillHeld(s *still) *still {
-	s.look = &look{r: r, compacted: -1}
+// heldBackup is all that this node holds of each shard, which need not be of one revision.
+func (r *Router) heldBackup(s *backupState) *backupState {
+	s.view = &view{r: r, compacted: -1}
 	for _, d := range r.shards {
 		d.Replica().Between(func() {
 			v := d.Store().View()
@@ -98,9 +98,9 @@ func (r *Router) stillHeld(s *still) *still {
 	return s
 }
 
-// stillNewest takes the leases before the look and with it, so that those are there which
+// newestBackup takes the leases before the view and with it, so that those are there which
 // end meanwhile.
-func (r *Router) stillNewest(ctx context.Context, s *still) (_ *still, err error) {
+func (r *Router) newestBackup(ctx context.Context, s *backupState) (_ *backupState, err error) {
 	take := func() {
 		for _, d := range r.shards {
 			for _, rec := range d.Leases() {
@@ -114,22 +114,22 @@ func (r *Router) stillNewest(ctx context.Context, s *still) (_ *still, err error
 		}
 		d.Replica().Between(func() {
 			v := d.Store().View()
-			s.look = &look{rev: v.Rev(), views: []opened{{d, v}}, r: r}
+			s.view = &view{rev: v.Rev(), views: []opened{{d, v}}, r: r}
 			take()
 		})
 		return s, nil
 	}
 	take()
-	if s.look, err = r.look(ctx, []keys.Span{{}}, fresh{}); err != nil {
+	if s.view, err = r.openView(ctx, []keys.Span{{}}, fresh{}); err != nil {
 		return s, err
 	}
 	take()
 	return s, nil
 }
 
-// writeKeys writes the keys. A lease that came and went while the look was taken is
+// writeKeys writes the keys. A lease that came and went while the view was opened is
 // written with the shortest life, before the first of its keys.
-func (s *still) writeKeys(ctx context.Context, b *backup) error {
+func (s *backupState) writeKeys(ctx context.Context, b *backup) error {
 	parts, err := s.r.parts(keys.Span{})
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (s *still) writeKeys(ctx context.Context, b *backup) error {
 		if len(all.Key) == 0 {
 			all.Key = []byte{0}
 		}
-		err := s.view(p.d).RangeChunks(ctx, all, backupChunk, func(chunk *pb.RangeResponse) error {
+		err := s.ofShard(p.d).RangeChunks(ctx, all, backupChunk, func(chunk *pb.RangeResponse) error {
 			for _, kv := range chunk.Kvs {
 				if _, known := s.leases[kv.Lease]; kv.Lease != 0 && !known {
 					s.leases[kv.Lease] = lease.Record{ID: kv.Lease, TTL: 1}

@@ -17,7 +17,7 @@ func (r *Router) Compact(ctx context.Context, req *pb.CompactionRequest) (*pb.Co
 	if d, err := r.whole(); err == nil && !d.Shape().Ordered {
 		resp, err := r.compactAlone(ctx, d, req)
 		switch {
-		case errors.Is(err, errLookAgain):
+		case errors.Is(err, errMoved):
 			// It goes through the order, which is about to begin.
 		case err != nil || !req.Physical:
 			return resp, err
@@ -45,7 +45,7 @@ func (r *Router) Compact(ctx context.Context, req *pb.CompactionRequest) (*pb.Co
 func (r *Router) compactAlone(ctx context.Context, d *shard.Data, req *pb.CompactionRequest) (resp *pb.CompactionResponse, err error) {
 	err = r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
 		if d.Shape().Ordered {
-			return errLookAgain
+			return errMoved
 		}
 		resp, err = writeOnce[*pb.CompactionResponse](ctx, r, at{d, l}, command{kind: shard.KindCompact, request: req})
 		return err

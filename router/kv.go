@@ -18,9 +18,9 @@ import (
 func (r *Router) Range(ctx context.Context, req *pb.RangeRequest) (resp *pb.RangeResponse, err error) {
 	span := keys.FromRange(req.Key, req.RangeEnd)
 	f := fresh{serializable: req.Serializable, rev: req.Revision}
-	err = r.see(ctx, []keys.Span{span}, f, func(a access) error {
+	err = r.readAt(ctx, []keys.Span{span}, f, func(a access) error {
 		return a.users.Read(a.id, req.Key, req.RangeEnd)
-	}, func(l *look) error {
+	}, func(l *view) error {
 		resp, err = l.rangeKeys(ctx, req)
 		return err
 	})
@@ -31,16 +31,16 @@ func (r *Router) Range(ctx context.Context, req *pb.RangeRequest) (resp *pb.Rang
 	return resp, nil
 }
 
-// see calls read with the keys in spans at one revision, if the sender may and
+// readAt calls read with the keys in spans at one revision, if the sender may and
 // nothing of that has changed when they were read; again if what was read has been
 // replaced meanwhile.
-func (r *Router) see(ctx context.Context, spans []keys.Span, f fresh, check func(access) error, read func(*look) error) error {
+func (r *Router) readAt(ctx context.Context, spans []keys.Span, f fresh, check func(access) error, read func(*view) error) error {
 	for {
-		l, err := r.look(ctx, spans, f)
+		l, err := r.openView(ctx, spans, f)
 		if err != nil {
-			return r.unseen(ctx, check, err)
+			return r.refusal(ctx, check, err)
 		}
-		err = r.seeIn(ctx, l, check, read)
+		err = r.readIn(ctx, l, check, read)
 		l.close()
 		if !errors.Is(err, mvcc.ErrReplaced) {
 			return err
@@ -48,9 +48,9 @@ func (r *Router) see(ctx context.Context, spans []keys.Span, f fresh, check func
 	}
 }
 
-// unseen returns what becomes of a request that could not be tried: whoever may not
+// refusal returns what becomes of a request that could not be tried: whoever may not
 // ask hears of that, not of which revisions there are or where keys lie.
-func (r *Router) unseen(ctx context.Context, check func(access) error, err error) error {
+func (r *Router) refusal(ctx context.Context, check func(access) error, err error) error {
 	if !errors.Is(err, mvcc.ErrFutureRev) && !errors.Is(err, mvcc.ErrCompacted) && !errors.Is(err, ErrSeveralShards) {
 		return err
 	}
@@ -67,7 +67,7 @@ func (r *Router) unseen(ctx context.Context, check func(access) error, err error
 	return err
 }
 
-func (r *Router) seeIn(ctx context.Context, l *look, check func(access) error, read func(*look) error) error {
+func (r *Router) readIn(ctx context.Context, l *view, check func(access) error, read func(*view) error) error {
 	a, err := r.access(ctx)
 	if err != nil {
 		return err
@@ -89,12 +89,12 @@ func (r *Router) seeIn(ctx context.Context, l *look, check func(access) error, r
 func (r *Router) RangeStream(ctx context.Context, req *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
 	span := keys.FromRange(req.Key, req.RangeEnd)
 	check := func(a access) error { return a.users.Read(a.id, req.Key, req.RangeEnd) }
-	l, err := r.look(ctx, []keys.Span{span}, fresh{serializable: req.Serializable, rev: req.Revision})
+	l, err := r.openView(ctx, []keys.Span{span}, fresh{serializable: req.Serializable, rev: req.Revision})
 	if err != nil {
-		return r.unseen(ctx, check, err)
+		return r.refusal(ctx, check, err)
 	}
 	defer l.close()
-	if err := r.seeIn(ctx, l, check, func(*look) error { return nil }); err != nil {
+	if err := r.readIn(ctx, l, check, func(*view) error { return nil }); err != nil {
 		return err
 	}
 	return l.stream(ctx, req, maxBytes, func(chunk *pb.RangeResponse) error {
@@ -131,7 +131,7 @@ func (r *Router) DeleteRange(ctx context.Context, req *pb.DeleteRangeRequest) (*
 	check := func(a access) error { return a.users.DeleteRange(a.id, req) }
 	d, err := r.span(keys.FromRange(req.Key, req.RangeEnd))
 	if err != nil {
-		return nil, r.unseen(ctx, check, err)
+		return nil, r.refusal(ctx, check, err)
 	}
 	if resp, done, err := r.unchangedDelete(ctx, d, req, check); done {
 		return resp, err
@@ -155,7 +155,7 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 			spans = append(spans, s)
 			return true
 		})
-		err = r.see(ctx, spans, fresh{serializable: serializable}, check, func(l *look) error {
+		err = r.readAt(ctx, spans, fresh{serializable: serializable}, check, func(l *view) error {
 			resp, err = l.txn(ctx, req)
 			return err
 		})
@@ -167,7 +167,7 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 	}
 	d, err := r.txnShard(req)
 	if err != nil {
-		return nil, r.unseen(ctx, check, err)
+		return nil, r.refusal(ctx, check, err)
 	}
 	leases := auth.Leases(req)
 	checkAll := func(a access) error {

@@ -209,7 +209,7 @@ func (r *Router) life(ctx context.Context, d *shard.Data, req *pb.LeaseTimeToLiv
 			continue
 		}
 		life.Keys, err = r.attachedKeys(ctx, d, life, now.Newest)
-		if !errors.Is(err, errLookAgain) && !errors.Is(err, mvcc.ErrReplaced) {
+		if !errors.Is(err, errMoved) && !errors.Is(err, mvcc.ErrReplaced) {
 			return life, now.Newest, err
 		}
 	}
@@ -252,7 +252,7 @@ func (r *Router) attachedKeys(ctx context.Context, d *shard.Data, life shard.Lea
 		attached, err := h.d.AttachedAt(ctx, life.ID, rev)
 		switch {
 		case errors.Is(err, mvcc.ErrCompacted):
-			return nil, errLookAgain
+			return nil, errMoved
 		case err != nil:
 			return nil, err
 		}
@@ -341,7 +341,7 @@ func (r *Router) mayUse(ctx context.Context, a access, d *shard.Data, leases ...
 	return nil
 }
 
-var _ shard.Roads = (*Router)(nil)
+var _ shard.OtherShards = (*Router)(nil)
 
 // Register has the home of a lease note that a shard may have keys of it.
 func (r *Router) Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error) {

@@ -15,9 +15,9 @@ import (
 	"github.com/latchkey-db/latchkey/mvcc"
 )
 
-// rangeKeys answers a range request from the look, as one store would that held the
+// rangeKeys answers a range request from the view, as one store would that held the
 // keys of all its shards.
-func (l *look) rangeKeys(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+func (l *view) rangeKeys(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
 	if v := l.only(); v != nil {
 		return v.Range(ctx, req)
 	}
@@ -26,7 +26,7 @@ func (l *look) rangeKeys(ctx context.Context, req *pb.RangeRequest) (*pb.RangeRe
 		return nil, err
 	}
 	if len(parts) == 1 {
-		return l.view(parts[0].d).Range(ctx, req)
+		return l.ofShard(parts[0].d).Range(ctx, req)
 	}
 	m := merger{ctx: ctx, l: l, req: req, parts: parts}
 	return m.run()
@@ -35,7 +35,7 @@ func (l *look) rangeKeys(ctx context.Context, req *pb.RangeRequest) (*pb.RangeRe
 // merger puts the answer to a range request together from those of several shards.
 type merger struct {
 	ctx   context.Context //nolint:containedctx // lives for one call
-	l     *look
+	l     *view
 	req   *pb.RangeRequest
 	parts []part
 
@@ -84,7 +84,7 @@ func (m *merger) add(p part) error {
 		}
 		sub.CountOnly = m.req.CountOnly || sub.Limit <= 0
 	}
-	resp, err := m.l.view(p.d).Range(m.ctx, sub)
+	resp, err := m.l.ofShard(p.d).Range(m.ctx, sub)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (m *merger) strip() {
 }
 
 // txn answers a transaction that only reads.
-func (l *look) txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+func (l *view) txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if v := l.only(); v != nil {
 		return v.Txn(ctx, req)
 	}
@@ -146,7 +146,7 @@ func (l *look) txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, er
 
 // branch answers a transaction that only reads, but for its header, which one that is
 // nested in another has none of.
-func (l *look) branch(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+func (l *view) branch(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
 	holds, err := l.compare(ctx, req.Compare)
 	if err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func (l *look) branch(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse,
 }
 
 // txnRange answers a range inside a transaction.
-func (l *look) txnRange(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+func (l *view) txnRange(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
 	if rev := req.GetRevision(); rev < 0 && rev < l.compacted {
 		// Other than outside of a transaction this does not mean the newest.
 		return nil, mvcc.ErrCompacted
@@ -186,7 +186,7 @@ func (l *look) txnRange(ctx context.Context, req *pb.RangeRequest) (*pb.RangeRes
 }
 
 // compare reports whether all compares hold.
-func (l *look) compare(ctx context.Context, compares []*pb.Compare) (bool, error) {
+func (l *view) compare(ctx context.Context, compares []*pb.Compare) (bool, error) {
 	for _, c := range compares {
 		found, err := l.rangeKeys(ctx, &pb.RangeRequest{Key: c.Key, RangeEnd: c.RangeEnd})
 		if err != nil {
@@ -201,7 +201,7 @@ func (l *look) compare(ctx context.Context, compares []*pb.Compare) (bool, error
 
 // stream answers a range request in chunks of about maxBytes. Header, more and count
 // come with the last one.
-func (l *look) stream(ctx context.Context, req *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
+func (l *view) stream(ctx context.Context, req *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
 	if v := l.only(); v != nil {
 		return v.RangeStream(ctx, req, maxBytes, emit)
 	}

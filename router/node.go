@@ -59,7 +59,7 @@ func (r *Router) LiveSize() int64 {
 // HashKV hashes the keys as they were at rev, 0 for the newest revision, as this node
 // holds them. A compaction up to rev changes nothing about it.
 func (r *Router) HashKV(ctx context.Context, rev int64) (resp *pb.HashKVResponse, err error) {
-	err = r.hash(ctx, max(rev, 0), func(l *look) error {
+	err = r.hash(ctx, max(rev, 0), func(l *view) error {
 		resp = &pb.HashKVResponse{Header: &pb.ResponseHeader{Revision: l.rev}}
 		var sum uint32
 		sum, err = l.sum(func(v *mvcc.View) (part uint32, err error) {
@@ -78,7 +78,7 @@ func (r *Router) HashKV(ctx context.Context, rev int64) (resp *pb.HashKVResponse
 
 // Hash hashes everything that this node's replicas retain.
 func (r *Router) Hash(ctx context.Context) (sum uint32, err error) {
-	err = r.hash(ctx, 0, func(l *look) error {
+	err = r.hash(ctx, 0, func(l *view) error {
 		sum, err = l.sum((*mvcc.View).Hash)
 		return err
 	})
@@ -87,9 +87,9 @@ func (r *Router) Hash(ctx context.Context) (sum uint32, err error) {
 
 // hash calls fn with all keys at one revision. The only shard of a cluster is looked
 // at as it is here.
-func (r *Router) hash(ctx context.Context, rev int64, fn func(*look) error) error {
+func (r *Router) hash(ctx context.Context, rev int64, fn func(*view) error) error {
 	for {
-		l, err := r.look(ctx, []keys.Span{{}}, fresh{serializable: len(r.shards) == 1, rev: rev})
+		l, err := r.openView(ctx, []keys.Span{{}}, fresh{serializable: len(r.shards) == 1, rev: rev})
 		if err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func (r *Router) hash(ctx context.Context, rev int64, fn func(*look) error) erro
 }
 
 // sum puts the hashes of the shards together, in the order of their keys.
-func (l *look) sum(one func(*mvcc.View) (uint32, error)) (uint32, error) {
+func (l *view) sum(one func(*mvcc.View) (uint32, error)) (uint32, error) {
 	if v := l.only(); v != nil {
 		return one(v)
 	}
@@ -112,7 +112,7 @@ func (l *look) sum(one func(*mvcc.View) (uint32, error)) (uint32, error) {
 	}
 	h := crc32.New(crc32.MakeTable(crc32.Castagnoli))
 	for _, p := range parts {
-		sum, err := one(l.view(p.d))
+		sum, err := one(l.ofShard(p.d))
 		if err != nil {
 			return 0, err
 		}

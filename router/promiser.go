@@ -14,11 +14,11 @@ import (
 // between share the next.
 const closeInterval = 2 * time.Millisecond
 
-// closer has the leaders of shards promise revisions that somebody waits for in the
+// promiser has the leaders of shards promise revisions that somebody waits for in the
 // shards' stores: those of watches over several shards, of which one is idle. What is
 // wanted of all the shards that another node leads goes there in one call. A goroutine runs
 // only while there is something to ask.
-type closer struct {
+type promiser struct {
 	r *Router
 	// kick has room for one signal that there is more to ask.
 	kick chan struct{}
@@ -30,7 +30,7 @@ type closer struct {
 	running bool
 }
 
-// want is what is asked of one shard. It is protected by the closer's mu.
+// want is what is asked of one shard. It is protected by the promiser's mu.
 type want struct {
 	rev int64
 	// asked is when it was asked for last, and asking says that the answer is not there yet.
@@ -45,13 +45,13 @@ type asked struct {
 	shards []*shard.Data
 }
 
-func newCloser(r *Router) *closer {
-	return &closer{r: r, kick: make(chan struct{}, 1), wants: make(map[*shard.Data]*want)}
+func newPromiser(r *Router) *promiser {
+	return &promiser{r: r, kick: make(chan struct{}, 1), wants: make(map[*shard.Data]*want)}
 }
 
 // want asks for a promise of all keys of d up to rev, a revision that was issued. The
 // store of d tells when it has it.
-func (c *closer) want(d *shard.Data, rev int64) {
+func (c *promiser) want(d *shard.Data, rev int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.running && c.r.running.run(c.run) != nil {
@@ -67,7 +67,7 @@ func (c *closer) want(d *shard.Data, rev int64) {
 	w.rev = max(w.rev, rev)
 }
 
-func (c *closer) wake() {
+func (c *promiser) wake() {
 	select {
 	case c.kick <- struct{}{}:
 	default:
@@ -75,7 +75,7 @@ func (c *closer) wake() {
 }
 
 // run asks until the stores have what is wanted. What can't be had is asked for again.
-func (c *closer) run(ctx context.Context) {
+func (c *promiser) run(ctx context.Context) {
 	pause := time.NewTimer(closeInterval)
 	defer pause.Stop()
 	for {
@@ -99,7 +99,7 @@ func (c *closer) run(ctx context.Context) {
 
 // due returns what is to be asked of each node now; 0 stands for this one and for those
 // that are not known. done says that nothing is wanted any more.
-func (c *closer) due(ctx context.Context) (calls map[uint64]*asked, done bool) {
+func (c *promiser) due(ctx context.Context) (calls map[uint64]*asked, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ctx.Err() != nil {
@@ -139,7 +139,7 @@ func (r *Router) at(d *shard.Data) uint64 {
 }
 
 // ask asks one node once, and each shard by itself that it did not promise in time.
-func (c *closer) ask(ctx context.Context, node uint64, a *asked) {
+func (c *promiser) ask(ctx context.Context, node uint64, a *asked) {
 	var promised map[uint64]uint64
 	if node != 0 {
 		promised = c.call(ctx, node, a)
@@ -172,7 +172,7 @@ func (c *closer) ask(ctx context.Context, node uint64, a *asked) {
 
 // call makes one call for several shards. It is given up when one of them has another
 // leader, since a node that stands still answers nothing.
-func (c *closer) call(ctx context.Context, node uint64, a *asked) map[uint64]uint64 {
+func (c *promiser) call(ctx context.Context, node uint64, a *asked) map[uint64]uint64 {
 	ctx, cancel := c.r.bounded(ctx)
 	defer cancel()
 	ids := make([]uint64, 0, len(a.shards))
@@ -195,7 +195,7 @@ func (c *closer) call(ctx context.Context, node uint64, a *asked) map[uint64]uin
 }
 
 // alone has one shard promise, wherever its leader is.
-func (c *closer) alone(ctx context.Context, d *shard.Data, rev int64) error {
+func (c *promiser) alone(ctx context.Context, d *shard.Data, rev int64) error {
 	if d.Replica().Serving() != 0 {
 		bounded, cancel := c.r.bounded(ctx)
 		_, err := d.PromiseAll(bounded, rev)
@@ -208,7 +208,7 @@ func (c *closer) alone(ctx context.Context, d *shard.Data, rev int64) error {
 }
 
 // answered notes that a shard may be asked again, unless it has stopped.
-func (c *closer) answered(d *shard.Data, err error) {
+func (c *promiser) answered(d *shard.Data, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w := c.wants[d]; w != nil {

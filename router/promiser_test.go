@@ -21,7 +21,7 @@ func TestPromisesPastADeadShard(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer dead.Close()
-		s.closer.want(dead, 100)
+		s.promiser.want(dead, 100)
 		time.Sleep(time.Second)
 		g := s.NewWatchGroup()
 		defer g.Close()

@@ -135,7 +135,7 @@ func (r *Router) newestOf(ctx context.Context, read reading) (raft.Block, error)
 	}
 	// Nobody waits for what only others read.
 	if _, err = n.begun.Of(ctx, read.spans); errors.Is(err, raft.ErrNotLeader) {
-		err = errLookAgain
+		err = errMoved
 	}
 	return n.now, err
 }

@@ -61,8 +61,8 @@ type Router struct {
 	shards  map[uint64]*shard.Data
 	timeout time.Duration
 	compact func(ctx context.Context) error
-	// closer asks for what watches wait for.
-	closer *closer
+	// promiser asks for what watches wait for.
+	promiser *promiser
 	// proofs are what calls on this node ask the leaders of shards together, by shard, and
 	// newest what they ask the oracle.
 	proofs map[uint64]*proofs
@@ -78,7 +78,7 @@ func New(c Config) *Router {
 	r := &Router{
 		places: c.Map, order: c.Order, leaders: c.Leaders, directory: c.Directory, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
 	}
-	r.closer, r.running = newCloser(r), newLifetime()
+	r.promiser, r.running = newPromiser(r), newLifetime()
 	r.newest.Go, r.newest.Join = r.running.run, share.Same[struct{}]
 	r.newest.Ask = func(ctx context.Context, _ struct{}) (raft.Block, error) {
 		ctx, cancel := r.bounded(ctx)

@@ -91,7 +91,7 @@ func newTestCluster(t *testing.T, m placement.Map, leaderless bool) *testCluster
 			continue
 		}
 		err = d.Replica().AtLeader(t.Context(), func(ctx context.Context) error {
-			return d.Bear(ctx, shard.Shape{Ordered: len(m) > 1, Owned: m.Owned(p.Shard)})
+			return d.GiveShape(ctx, shard.Shape{Ordered: len(m) > 1, Owned: m.Owned(p.Shard)})
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -41,7 +41,7 @@ func (r *Router) unchangedTxn(
 		spans = append(spans, s)
 		return true
 	})
-	err = r.see(ctx, spans, fresh{}, check, func(l *look) error {
+	err = r.readAt(ctx, spans, fresh{}, check, func(l *view) error {
 		resp, err = l.txn(ctx, path)
 		return err
 	})
@@ -73,7 +73,7 @@ func (r *Router) unchangedDelete(
 		return nil, false, nil
 	}
 	var found *pb.RangeResponse
-	err = r.see(ctx, []keys.Span{keys.FromRange(req.Key, req.RangeEnd)}, fresh{}, check, func(l *look) error {
+	err = r.readAt(ctx, []keys.Span{keys.FromRange(req.Key, req.RangeEnd)}, fresh{}, check, func(l *view) error {
 		found, err = l.rangeKeys(ctx, count)
 		return err
 	})

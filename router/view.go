@@ -32,8 +32,8 @@ type part struct {
 	span keys.Span
 }
 
-// look is the state of some shards at one revision. It must be closed, soon.
-type look struct {
+// view is the state of some shards at one revision. It must be closed, soon.
+type view struct {
 	// rev is the revision, which is also the newest that answers know of.
 	rev   int64
 	views []opened
@@ -54,9 +54,9 @@ type reading struct {
 	spans []keys.Span
 }
 
-// fresh says how new a look has to be.
+// fresh says how new a view has to be.
 type fresh struct {
-	// serializable looks need no proof: they show what this node knows, and never
+	// serializable views need no proof: they show what this node knows, and never
 	// less than it has shown.
 	serializable bool
 	// rev is the one revision that the request is about, 0 for the newest.
@@ -92,20 +92,20 @@ func (r *Router) parts(s keys.Span) ([]part, error) {
 	return parts, nil
 }
 
-// look opens the keys in spans at one revision. What it shows is every change that
+// openView opens the keys in spans at one revision. What it shows is every change that
 // was acknowledged before the call, unless f wants less.
-func (r *Router) look(ctx context.Context, spans []keys.Span, f fresh) (*look, error) {
+func (r *Router) openView(ctx context.Context, spans []keys.Span, f fresh) (*view, error) {
 	reads, err := r.readings(spans)
 	if err != nil {
 		return nil, err
 	}
 	if len(reads) == 0 {
 		// A request for no key is answered by whoever owns the first.
-		return r.look(ctx, []keys.Span{keys.Point([]byte{0})}, f)
+		return r.openView(ctx, []keys.Span{keys.Point([]byte{0})}, f)
 	}
 	for {
-		l, err := r.lookOnce(ctx, reads, f)
-		if !errors.Is(err, errLookAgain) {
+		l, err := r.openViewOnce(ctx, reads, f)
+		if !errors.Is(err, errMoved) {
 			return l, err
 		}
 	}
@@ -133,17 +133,17 @@ func (r *Router) readings(spans []keys.Span) ([]reading, error) {
 	return reads, nil
 }
 
-// errLookAgain says that the shards have moved on under a look.
-var errLookAgain = errors.New("router: the shards have moved on")
+// errMoved says that the shards have moved on under a view.
+var errMoved = errors.New("router: the shards have moved on")
 
-func (r *Router) lookOnce(ctx context.Context, reads []reading, f fresh) (*look, error) {
+func (r *Router) openViewOnce(ctx context.Context, reads []reading, f fresh) (*view, error) {
 	if len(reads) == 1 && !reads[0].d.Shape().Ordered {
-		return r.lookAlone(ctx, reads[0].d, f)
+		return r.openAlone(ctx, reads[0].d, f)
 	}
 	ctx, cancel := r.bounded(ctx)
 	defer cancel()
 	if f.serializable {
-		l, err := r.lookBack(ctx, reads, f.rev)
+		l, err := r.openResolved(ctx, reads, f.rev)
 		if l != nil || err != nil {
 			return l, err
 		}
@@ -174,9 +174,9 @@ func (r *Router) lookOnce(ctx context.Context, reads []reading, f fresh) (*look,
 	return r.open(reads, now.Newest, now.Compacted)
 }
 
-// lookAlone opens the one shard of a cluster that counts by itself. A replica that is
-// behind what clients have seen from this node is no help to serializable looks either.
-func (r *Router) lookAlone(ctx context.Context, d *shard.Data, f fresh) (*look, error) {
+// openAlone opens the one shard of a cluster that counts by itself. A replica that is
+// behind what clients have seen from this node is no help to serializable views either.
+func (r *Router) openAlone(ctx context.Context, d *shard.Data, f fresh) (*view, error) {
 	if f.serializable {
 		if err := r.recovered(ctx, d); err != nil {
 			return nil, err
@@ -190,9 +190,9 @@ func (r *Router) lookAlone(ctx context.Context, d *shard.Data, f fresh) (*look, 
 	v := d.Store().View()
 	if d.Shape().Ordered {
 		v.Close()
-		return nil, errLookAgain
+		return nil, errMoved
 	}
-	return &look{rev: v.Rev(), compacted: v.Compacted(), views: []opened{{d, v}}, r: r}, nil
+	return &view{rev: v.Rev(), compacted: v.Compacted(), views: []opened{{d, v}}, r: r}, nil
 }
 
 // recovered waits until this node's replica of d shows no less than it did before its process
@@ -206,9 +206,9 @@ func (r *Router) recovered(ctx context.Context, d *shard.Data) error {
 	return d.Replica().AwaitRecovered(ctx)
 }
 
-// lookBack opens the shards at a revision that this node knows to be resolved in all
+// openResolved opens the shards at a revision that this node knows to be resolved in all
 // of them, or nothing if it knows of none that would do.
-func (r *Router) lookBack(ctx context.Context, reads []reading, rev int64) (*look, error) {
+func (r *Router) openResolved(ctx context.Context, reads []reading, rev int64) (*view, error) {
 	for _, read := range reads {
 		if err := r.recovered(ctx, read.d); err != nil {
 			return nil, err
@@ -239,7 +239,7 @@ func (r *Router) lookBack(ctx context.Context, reads []reading, rev int64) (*loo
 		return nil, mvcc.ErrCompacted
 	}
 	l, err := r.open(reads, resolved, compacted)
-	if errors.Is(err, errLookAgain) {
+	if errors.Is(err, errMoved) {
 		return nil, nil // a shard has swept what another has not reached
 	}
 	return l, err
@@ -291,8 +291,8 @@ func (r *Router) promise(ctx context.Context, reads []reading, rev int64) error 
 
 // open opens views at rev, which has been promised. A single shard is opened at the
 // newest that it has: all that is below is there, since numbers apply in order.
-func (r *Router) open(reads []reading, rev, compacted int64) (*look, error) {
-	l := &look{rev: rev, compacted: compacted, views: make([]opened, 0, len(reads)), r: r}
+func (r *Router) open(reads []reading, rev, compacted int64) (*view, error) {
+	l := &view{rev: rev, compacted: compacted, views: make([]opened, 0, len(reads)), r: r}
 	for _, read := range reads {
 		v := read.d.Store().View()
 		l.views = append(l.views, opened{read.d, v})
@@ -301,30 +301,30 @@ func (r *Router) open(reads []reading, rev, compacted int64) (*look, error) {
 		}
 		if err := v.At(l.rev); err != nil {
 			l.close()
-			return nil, errLookAgain
+			return nil, errMoved
 		}
 		v.Forget(compacted)
 	}
 	return l, nil
 }
 
-// close ends the look.
-func (l *look) close() {
+// close ends the view.
+func (l *view) close() {
 	for _, v := range l.views {
 		v.Close()
 	}
 }
 
-// only returns the view of a look at one shard, nil if there are more.
-func (l *look) only() *mvcc.View {
+// only returns the only shard of a view, nil if there are more.
+func (l *view) only() *mvcc.View {
 	if len(l.views) == 1 {
 		return l.views[0].View
 	}
 	return nil
 }
 
-// view returns the view of d, which is one of the look's shards.
-func (l *look) view(d *shard.Data) *mvcc.View {
+// ofShard returns the view of d, which is one of the view's shards.
+func (l *view) ofShard(d *shard.Data) *mvcc.View {
 	at := slices.IndexFunc(l.views, func(v opened) bool { return v.d == d })
 	return l.views[at].View
 }

@@ -307,13 +307,13 @@ func (f *feed) await(rev int64) bool {
 	if f.group.Await(rev) {
 		return true
 	}
-	f.g.r.closer.want(f.d, rev)
+	f.g.r.promiser.want(f.d, rev)
 	return false
 }
 
 // want asks for rev to be resolved, unless it is.
 func (f *feed) want(rev int64) {
 	if f.d.Store().Resolved() < rev {
-		f.g.r.closer.want(f.d, rev)
+		f.g.r.promiser.want(f.d, rev)
 	}
 }

@@ -98,7 +98,7 @@ func (l runLeases) Exists(id int64) bool {
 			r.undecided = unknownLeaseError{id}
 			return false
 		default:
-			return r.d.leases.MayCast(lease.Ref{ID: id, Incarnation: v.incarnation})
+			return r.d.leases.MayMakeShadow(lease.Ref{ID: id, Incarnation: v.incarnation})
 		}
 	}
 	r.undecided = errUndecided
@@ -112,7 +112,7 @@ func (l runLeases) Attach(id int64, key []byte) {
 	if !r.d.leases.Holds(id) {
 		for _, v := range r.verdicts {
 			if v.id == id {
-				r.failed = errors.Join(r.failed, r.d.leases.Cast(r.batch, lease.Ref{ID: id, Incarnation: v.incarnation}))
+				r.failed = errors.Join(r.failed, r.d.leases.MakeShadow(r.batch, lease.Ref{ID: id, Incarnation: v.incarnation}))
 			}
 		}
 	}
@@ -169,13 +169,13 @@ func (r *dataRun) forget(payload []byte) error {
 	})
 }
 
-// bury takes tombstones away.
-func (r *dataRun) bury(payload []byte) error {
+// dropTombstones takes tombstones away.
+func (r *dataRun) dropTombstones(payload []byte) error {
 	return eachLeaseRef(payload, func(ref leaseRef) error {
-		return r.d.leases.Bury(r.batch, lease.Ref{ID: ref.id, Incarnation: ref.incarnation})
+		return r.d.leases.DropTombstone(r.batch, lease.Ref{ID: ref.id, Incarnation: ref.incarnation})
 	})
 }
 
 // Begin takes all tombstones away: what was registered in earlier terms can't apply
 // any more.
-func (r *dataRun) Begin() error { return r.d.leases.BuryAll(r.batch) }
+func (r *dataRun) Begin() error { return r.d.leases.DropTombstones(r.batch) }

@@ -114,10 +114,10 @@ func (r *dataRun) run(c raft.Command, want bool) (result any, err error) {
 		err = r.drop(c)
 	case kindLeaseForget:
 		err = r.forget(c.Payload)
-	case kindBury:
-		err = r.bury(c.Payload)
-	case kindBirth:
-		err = r.bear(c.Payload)
+	case kindDropTombstones:
+		err = r.dropTombstones(c.Payload)
+	case kindFirstShape:
+		err = r.takeFirstShape(c.Payload)
 	case kindOrder:
 		result, err = r.order()
 	case kindSweep:

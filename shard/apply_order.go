@@ -78,10 +78,10 @@ func (r *dataRun) home(id int64) bool {
 	return r.all || r.shape.Owned.Covers(keys.LeasePositions(id))
 }
 
-// bear gives the shard its first shape.
-func (r *dataRun) bear(payload []byte) error {
+// takeFirstShape gives the shard its first shape.
+func (r *dataRun) takeFirstShape(payload []byte) error {
 	s, err := decodeShape(payload)
-	if err != nil || r.shape.Born() {
+	if err != nil || r.shape.HasShape() {
 		return err
 	}
 	return r.reshape(s)
@@ -91,7 +91,7 @@ func (r *dataRun) bear(payload []byte) error {
 func (r *dataRun) order() (Past, error) {
 	past := Past{Rev: r.w.Rev(), Compacted: r.w.Compacted()}
 	s := r.shape
-	if s.Ordered || !s.Born() {
+	if s.Ordered || !s.HasShape() {
 		return past, nil
 	}
 	s.Ordered = true
@@ -111,7 +111,7 @@ func (r *dataRun) reshape(s Shape) error {
 // no shapes, and whose one shard owned everything: leaders of this one wait for it.
 func (r *dataRun) setShape(s Shape) {
 	r.shape = s
-	r.all = !s.Born() || len(s.Owned) == 1 && s.Owned[0].Equal(keys.Span{})
+	r.all = !s.HasShape() || len(s.Owned) == 1 && s.Owned[0].Equal(keys.Span{})
 }
 
 var errBadSweep = errors.New("malformed sweep")

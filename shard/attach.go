@@ -17,9 +17,9 @@ import (
 	"github.com/latchkey-db/latchkey/mvcc"
 )
 
-// Roads is how a data shard reaches the others. The router implements it. Calls go to
+// OtherShards is how a data shard reaches the others. The router implements it. Calls go to
 // the leader of the shard meant, again while they certainly were not applied.
-type Roads interface {
+type OtherShards interface {
 	// Register has the home of a lease note that a shard may have keys of it, and
 	// returns the lease's incarnation, or lease.ErrNotFound.
 	Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error)
@@ -28,7 +28,7 @@ type Roads interface {
 }
 
 // Connect tells the shard how to reach the others.
-func (d *Data) Connect(r Roads) { d.roads.Store(&r) }
+func (d *Data) Connect(r OtherShards) { d.others.Store(&r) }
 
 // foreignLeases returns the leases that a request may attach keys to, in either
 // branch, whose home is not here and which have no shadow here.
@@ -118,9 +118,9 @@ func (d *Data) attachAndSubmit(ctx context.Context, p raft.Proposal, ids []int64
 // attachOnce asks the homes and proposes the command. A put with a lease that its home
 // does not know need not be proposed.
 func (d *Data) attachOnce(ctx context.Context, p raft.Proposal, ids []int64, command func([]verdict) (Kind, []byte)) (o raft.Outcome, err error) {
-	roads := d.roads.Load()
+	others := d.others.Load()
 	serving := d.replica.Serving()
-	if roads == nil || serving == 0 || p.Term != 0 && p.Term != serving {
+	if others == nil || serving == 0 || p.Term != 0 && p.Term != serving {
 		return o, raft.ErrNotLeader
 	}
 	p.Term = serving
@@ -128,7 +128,7 @@ func (d *Data) attachOnce(ctx context.Context, p raft.Proposal, ids []int64, com
 	d.pending.add(ids, 1)
 	defer d.pending.add(ids, -1)
 	for _, id := range ids {
-		incarnation, err := (*roads).Register(ctx, id, d.replica.ShardID())
+		incarnation, err := (*others).Register(ctx, id, d.replica.ShardID())
 		if err != nil && !errors.Is(err, lease.ErrNotFound) {
 			return o, err
 		}

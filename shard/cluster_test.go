@@ -253,7 +253,7 @@ func (c *cluster) leaderAmong(above uint64, nodes ...*testNode) (*testNode, uint
 	for deadline := time.Now().Add(100 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		for _, nd := range nodes {
 			if term := nd.r.Serving(); term > above {
-				c.bear(nd)
+				c.shape(nd)
 				return nd, term
 			}
 		}
@@ -262,15 +262,15 @@ func (c *cluster) leaderAmong(above uint64, nodes ...*testNode) (*testNode, uint
 	return nil, 0
 }
 
-// bear makes the shard own everything.
-func (c *cluster) bear(nd *testNode) {
+// shape makes the shard own everything.
+func (c *cluster) shape(nd *testNode) {
 	c.t.Helper()
-	if nd.data.Shape().Born() {
+	if nd.data.Shape().HasShape() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := nd.data.Bear(ctx, Shape{Owned: keys.NewSet(keys.Span{})}); err != nil && !errors.Is(err, raft.ErrNotLeader) {
+	if err := nd.data.GiveShape(ctx, Shape{Owned: keys.NewSet(keys.Span{})}); err != nil && !errors.Is(err, raft.ErrNotLeader) {
 		c.t.Logf("bear: %v", err)
 	}
 }

@@ -39,8 +39,8 @@ const (
 	kindGuarded Kind = 10
 	// kindFence carries a Fence.
 	kindFence Kind = 11
-	// kindBirth carries a Shape.
-	kindBirth Kind = 12
+	// kindFirstShape carries a Shape.
+	kindFirstShape Kind = 12
 	// kindOrder makes the shard an ordered one.
 	kindOrder Kind = 13
 	// kindSweep carries the compaction revision of the cluster.
@@ -54,8 +54,8 @@ const (
 	kindLeaseRegister Kind = 16
 	kindLeaseDrop     Kind = 17
 	kindLeaseForget   Kind = 18
-	// kindBury takes tombstones of leases away.
-	kindBury Kind = 19
+	// kindDropTombstones takes tombstones of leases away.
+	kindDropTombstones Kind = 19
 )
 
 // Data is a replica of a data shard: versioned keys and leases.
@@ -72,8 +72,8 @@ type Data struct {
 	ender  *ender
 	// pending counts the commands under way that use a lease kept elsewhere.
 	pending pendingLeases
-	// roads is how the shard reaches others, nil until Connect.
-	roads   atomic.Pointer[Roads]
+	// others is how the shard reaches others, nil until Connect.
+	others  atomic.Pointer[OtherShards]
 	sweeper *sweeper
 	// fence is the fence as of the state that was published last.
 	fence atomic.Pointer[Fence]
@@ -181,12 +181,12 @@ func (d *Data) Write(ctx context.Context, kind Kind, request proto.Message) (any
 }
 
 // submit puts a request through the log, with a number if the shard is ordered and
-// not before it was born.
+// not before it has its first shape.
 // Leases that are kept elsewhere are seen to first. g is nil for a command that is not
 // guarded.
 func (d *Data) submit(ctx context.Context, p raft.Proposal, request proto.Message, g *Guard) (o raft.Outcome, err error) {
 	shape := d.Shape()
-	if !shape.Born() {
+	if !shape.HasShape() {
 		return o, raft.ErrNotLeader
 	}
 	if shape.Ordered {

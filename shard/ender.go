@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// maxEndPerCommand bounds the leases that one command drops, forgets or buries.
+	// maxEndPerCommand bounds the leases that one command drops or forgets, and the tombstones that it takes away.
 	maxEndPerCommand = 1000
 	// endPause lies between an attempt that failed and the next.
 	endPause = 100 * time.Millisecond
-	// buryTicks is how often a leader looks for tombstones that nothing needs.
-	buryTicks = 50
+	// tombstoneTicks is how often a leader looks for tombstones that nothing needs.
+	tombstoneTicks = 50
 )
 
 // ender carries on the ends of leases that have keys on other shards, while this node
@@ -46,10 +46,10 @@ type ends struct {
 	// are being forgotten.
 	gone       []lease.Ref
 	forgetting bool
-	// ticks counts up to the next look at the tombstones; burying says that some are
+	// ticks counts up to the next look at the tombstones; droppingTombstones says that some are
 	// being taken away.
-	ticks   int
-	burying bool
+	ticks              int
+	droppingTombstones bool
 }
 
 // lane is the leases whose keys one shard has still to delete, in the order in which
@@ -134,15 +134,15 @@ func (e *ender) tick() {
 	}
 	e.startLocked()
 	e.forgetLocked()
-	if e.ends.ticks++; e.ends.ticks >= buryTicks && !e.ends.burying {
+	if e.ends.ticks++; e.ends.ticks >= tombstoneTicks && !e.ends.droppingTombstones {
 		e.ends.ticks = 0
-		e.buryLocked()
+		e.dropTombstonesLocked()
 	}
 }
 
 // startLocked starts the lanes that have something to do. e.mu must be held.
 func (e *ender) startLocked() {
-	if e.d.roads.Load() == nil {
+	if e.d.others.Load() == nil {
 		return
 	}
 	for shardID, l := range e.ends.lanes {
@@ -164,7 +164,7 @@ func (e *ender) drop(t *ends, shardID uint64, l *lane) {
 		}
 		// The call is bounded as a client's is. A shorter bound would end it over and over
 		// where the other shard is far away.
-		err := (*e.d.roads.Load()).Drop(t.ctx, shardID, refs)
+		err := (*e.d.others.Load()).Drop(t.ctx, shardID, refs)
 		if err == nil {
 			e.dropped(t, l, refs)
 			continue
@@ -236,14 +236,14 @@ func (e *ender) forgetLocked() {
 	t.forgetting = e.d.replica.SubmitLater(p, nil, settled) == nil
 }
 
-// buryLocked takes away the tombstones of leases that no command under way uses. e.mu
+// dropTombstonesLocked takes away the tombstones of leases that no command under way uses. e.mu
 // must be held.
-func (e *ender) buryLocked() {
+func (e *ender) dropTombstonesLocked() {
 	t := e.ends
 	var refs []lease.Ref
-	tombs := e.d.leases.Tombs(maxEndPerCommand)
+	tombs := e.d.leases.Tombstones(maxEndPerCommand)
 	if len(tombs) == maxEndPerCommand {
-		t.ticks = buryTicks // there may be more
+		t.ticks = tombstoneTicks // there may be more
 	}
 	for _, r := range tombs {
 		if !e.d.pending.has(r.ID) {
@@ -256,9 +256,9 @@ func (e *ender) buryLocked() {
 	settled := func(any, error) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		t.burying = false
+		t.droppingTombstones = false
 	}
-	t.burying = e.d.replica.SubmitLater(raft.Proposal{Kind: raft.Kind(kindBury), Payload: appendRefs(refs)}, nil, settled) == nil
+	t.droppingTombstones = e.d.replica.SubmitLater(raft.Proposal{Kind: raft.Kind(kindDropTombstones), Payload: appendRefs(refs)}, nil, settled) == nil
 }
 
 // close stops the ender.

@@ -14,17 +14,17 @@ import (
 	"github.com/latchkey-db/latchkey/lease"
 )
 
-// deadRoads lead to shards of which one has no leader. Calls are given up after a while, as
+// deadShards are shards of which one has no leader. Calls are given up after a while, as
 // the router's are.
-type deadRoads struct{ dead uint64 }
+type deadShards struct{ dead uint64 }
 
 const deadAttempt = 2 * time.Second
 
-func (deadRoads) Register(context.Context, int64, uint64) (uint64, error) {
+func (deadShards) Register(context.Context, int64, uint64) (uint64, error) {
 	return 0, lease.ErrNotFound
 }
 
-func (r deadRoads) Drop(ctx context.Context, shardID uint64, _ []lease.Ref) error {
+func (r deadShards) Drop(ctx context.Context, shardID uint64, _ []lease.Ref) error {
 	if shardID != r.dead {
 		return nil
 	}
@@ -42,7 +42,7 @@ func TestEndsPastADeadShard(t *testing.T) {
 		defer c.close()
 		nd, _ := c.leader(0)
 		const alive, dead = 8, 9
-		nd.data.Connect(deadRoads{dead})
+		nd.data.Connect(deadShards{dead})
 		revoke := func(id int64, holders ...uint64) {
 			t.Helper()
 			nd.grant(t, id, 1000)
@@ -74,7 +74,7 @@ func TestEndsPastADeadShard(t *testing.T) {
 		if n := nd.data.leases.Len(); n != 2 {
 			t.Errorf("%d leases are left, want the 2 with keys on the dead shard", n)
 		}
-		nd.data.Connect(deadRoads{})
+		nd.data.Connect(deadShards{})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		if err := errors.Join(nd.data.AwaitEnded(ctx, 1), nd.data.AwaitEnded(ctx, 2)); err != nil {
@@ -90,7 +90,7 @@ func TestManyEndsPastADeadShard(t *testing.T) {
 		defer c.close()
 		nd, _ := c.leader(0)
 		const alive, dead, stuck, ends = 8, 9, 3000, 50
-		nd.data.Connect(deadRoads{dead})
+		nd.data.Connect(deadShards{dead})
 		revoke := func(id int64, holder uint64) error {
 			if _, err := nd.data.Write(t.Context(), KindLeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: 1000}); err != nil {
 				return err
@@ -119,7 +119,7 @@ func TestManyEndsPastADeadShard(t *testing.T) {
 		if n := nd.data.leases.Len(); n != stuck {
 			t.Errorf("%d leases are left, want the %d with keys on the dead shard", n, stuck)
 		}
-		nd.data.Connect(deadRoads{})
+		nd.data.Connect(deadShards{})
 		time.Sleep(deadAttempt + endPause + 2*raft.LeadershipTick)
 		if n := nd.data.leases.Len(); n != 0 {
 			t.Errorf("%d leases are left once the shard has a leader", n)
@@ -143,11 +143,11 @@ func TestManyTombstonesGo(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := len(nd.data.leases.Tombs(1 << 20)); n != commands*maxEndPerCommand {
+		if n := len(nd.data.leases.Tombstones(1 << 20)); n != commands*maxEndPerCommand {
 			t.Fatalf("%d tombstones", n)
 		}
-		time.Sleep(2 * buryTicks * raft.LeadershipTick)
-		if n := len(nd.data.leases.Tombs(1 << 20)); n != 0 {
+		time.Sleep(2 * tombstoneTicks * raft.LeadershipTick)
+		if n := len(nd.data.leases.Tombstones(1 << 20)); n != 0 {
 			t.Errorf("%d tombstones are left", n)
 		}
 	})

@@ -53,8 +53,8 @@ var operations = map[Kind]string{
 	kindLeaseAging: "LeaseCheckpoint", kindLeaseFresh: "LeaseCheckpoint",
 	kindLeaseDrop: "LeaseRevoke",
 	// etcd has none of these.
-	kindGuarded: "", kindFence: "", kindBirth: "", kindOrder: "", kindSweep: "", kindAttached: "",
-	kindLeaseRegister: "", kindLeaseForget: "", kindBury: "",
+	kindGuarded: "", kindFence: "", kindFirstShape: "", kindOrder: "", kindSweep: "", kindAttached: "",
+	kindLeaseRegister: "", kindLeaseForget: "", kindDropTombstones: "",
 }
 
 // observe tells of a command that was applied.

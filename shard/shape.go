@@ -17,12 +17,12 @@ type Shape struct {
 	// alone and counts by itself. It never goes back.
 	Ordered bool
 	// Owned are the positions of the keys and leases that the shard owns; none until
-	// it was born.
+	// it has its first shape.
 	Owned keys.Set
 }
 
-// Born reports whether the shard has got its first shape.
-func (s *Shape) Born() bool { return len(s.Owned) > 0 }
+// HasShape reports whether the shard has got its first shape.
+func (s *Shape) HasShape() bool { return len(s.Owned) > 0 }
 
 // shapeTag is the key of a data shard's shape below its replica's prefix.
 const shapeTag byte = 'b'
@@ -53,7 +53,7 @@ func decodeShape(v []byte) (Shape, error) {
 	return Shape{Ordered: v[1] == 1, Owned: owned}, nil
 }
 
-// readShape returns the zero shape for a shard that was not born.
+// readShape returns the zero shape for a shard without one.
 func readShape(r pebble.Reader, prefix []byte) (s Shape, err error) {
 	v, closer, err := r.Get(shapeKey(prefix))
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -69,10 +69,10 @@ func readShape(r pebble.Reader, prefix []byte) (s Shape, err error) {
 // Shape returns the shape that this replica has applied. It must not be changed.
 func (d *Data) Shape() *Shape { return d.shape.Load() }
 
-// Bear gives the shard its first shape, unless it has one. Errors are those of
+// GiveShape gives the shard its first shape, unless it has one. Errors are those of
 // Replica.Propose.
-func (d *Data) Bear(ctx context.Context, s Shape) error {
-	_, err := d.replica.Propose(ctx, raft.Kind(kindBirth), appendShape(nil, s))
+func (d *Data) GiveShape(ctx context.Context, s Shape) error {
+	_, err := d.replica.Propose(ctx, raft.Kind(kindFirstShape), appendShape(nil, s))
 	return err
 }
 

@@ -50,7 +50,7 @@ func TestLogWithoutBirth(t *testing.T) {
 		if _, err := nd.data.WriteGuarded(ctx, &Guard{}, KindPut, &pb.PutRequest{Key: []byte("k")}); !errors.Is(err, raft.ErrNotLeader) {
 			t.Errorf("guarded put before the birth: %v", err)
 		}
-		c.bear(nd)
+		c.shape(nd)
 		if rev := nd.put(t, "l", 7); rev != 3 {
 			t.Errorf("put after the birth at revision %d", rev)
 		}

@@ -17,7 +17,7 @@ import (
 const (
 	// sayEvery is how often a node that waits says so.
 	sayEvery = 10 * time.Second
-	// lookEvery is how often it looks whether a shard has been born.
+	// lookEvery is how often it looks whether a shard has its shape.
 	lookEvery = 5 * time.Millisecond
 )
 
@@ -52,7 +52,7 @@ func (n *Node) openShards(ctx context.Context, o *Options) error {
 	if err := n.openData(state); err != nil {
 		return err
 	}
-	return n.bearShards(ctx, state)
+	return n.awaitShards(ctx, state)
 }
 
 // answerAll answers the calls of other nodes for all shards.
@@ -170,11 +170,11 @@ func (n *Node) openShard(h system.ShardRecord) error {
 	return nil
 }
 
-// bearShards waits until every data shard has a leader, on whichever node, and a shape, and
+// awaitShards waits until every data shard has a leader, on whichever node, and a shape, and
 // until this node holds of it all that it showed before it was started anew.
 // The node that leads gives a shard its first. All are seen to at once: nodes that wait
 // for each other's shards one by one would wait for ever.
-func (n *Node) bearShards(ctx context.Context, state *system.State) error {
+func (n *Node) awaitShards(ctx context.Context, state *system.State) error {
 	for {
 		ready := true
 		for id, d := range n.shards {
@@ -197,11 +197,11 @@ func (n *Node) bearShards(ctx context.Context, state *system.State) error {
 	}
 }
 
-// bear gives a shard its first shape, if this node leads it, and reports whether it has
+// takeFirstShape gives a shard its first shape, if this node leads it, and reports whether it has
 // one and a leader. An attempt takes no longer than within.
 func bear(ctx context.Context, d *shard.Data, shape shard.Shape, within time.Duration) (ready bool, err error) {
 	leader, serving := d.Replica().Leader().ReplicaID, d.Replica().Serving() != 0
-	if d.Shape().Born() {
+	if d.Shape().HasShape() {
 		return serving || leader != 0 && leader != d.Replica().ReplicaID(), nil
 	}
 	if !serving {
@@ -209,7 +209,7 @@ func bear(ctx context.Context, d *shard.Data, shape shard.Shape, within time.Dur
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, within, raft.ErrTimeout)
 	defer cancel()
-	err = d.Bear(ctx, shape)
+	err = d.GiveShape(ctx, shape)
 	if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrNotApplied) || errors.Is(err, raft.ErrTimeout) {
 		err = nil // the next look tells
 	}

@@ -59,7 +59,7 @@ func startData(t *testing.T) (*raft.Host, *shard.Data) {
 	if err := d.Replica().AwaitServing(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Bear(t.Context(), shard.Shape{Ordered: true, Owned: keys.NewSet(keys.Span{})}); err != nil {
+	if err := d.GiveShape(t.Context(), shard.Shape{Ordered: true, Owned: keys.NewSet(keys.Span{})}); err != nil {
 		t.Fatal(err)
 	}
 	return host, d

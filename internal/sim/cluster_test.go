@@ -114,7 +114,7 @@ func newCluster(tb testing.TB, o options) *cluster {
 			tb.Fatal(err)
 		}
 	}
-	c.bear(ctx)
+	c.shape(ctx)
 	return c
 }
 
@@ -145,27 +145,27 @@ func (c *cluster) bootstrap(ctx context.Context, processes []*process) {
 	}
 }
 
-// bear gives the data shards what they own.
-func (c *cluster) bear(ctx context.Context) {
+// takeFirstShape gives the data shards what they own.
+func (c *cluster) shape(ctx context.Context) {
 	c.tb.Helper()
 	state := c.nodes[0].running().cluster.State()
 	for id := range state.Shards {
 		shape := shard.Shape{Ordered: state.Order.Begun, Owned: state.Map.Owned(id)}
 		for {
 			d := c.leader(ctx, id).shards[id]
-			if d.Shape().Born() {
+			if d.Shape().HasShape() {
 				break
 			}
-			if err := d.Bear(ctx, shape); err != nil && !errors.Is(err, raft.ErrNotLeader) && !errors.Is(err, raft.ErrNotApplied) {
+			if err := d.GiveShape(ctx, shape); err != nil && !errors.Is(err, raft.ErrNotLeader) && !errors.Is(err, raft.ErrNotApplied) {
 				c.tb.Fatal(err)
 			}
 		}
 	}
 	for _, n := range c.nodes {
 		for _, d := range n.running().shards {
-			for !d.Shape().Born() {
+			for !d.Shape().HasShape() {
 				if !pause(ctx, time.Millisecond) {
-					c.tb.Fatal("a shard was not born")
+					c.tb.Fatal("a shard has no shape")
 				}
 			}
 		}

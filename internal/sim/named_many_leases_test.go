@@ -13,7 +13,7 @@ import (
 )
 
 // Leases that end together, each with a key on another shard than its home, share the
-// entries that end them, drop their keys, forget them and bury what is left. None ends
+// entries that end them, drop their keys, forget them and take the tombstones away. None ends
 // early, all end soon, and meanwhile another lease is renewed and keys put without delay.
 func TestManyLeasesEndTogether(t *testing.T) {
 	bubble(t, func(c *cluster) {
