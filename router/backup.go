@@ -58,7 +58,7 @@ func (r *Router) WriteSnapshot(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// still is all keys at one revision, and the leases.
+// backupState is all keys at one revision, and the leases.
 type backupState struct {
 	*view
 	leases map[int64]lease.Record
@@ -76,10 +76,21 @@ func (r *Router) backupState(ctx context.Context) (*backupState, error) {
 	if err == nil {
 		s, err = r.newestBackup(ctx, s)
 	}
-	if errors.Is(err, errUnled) || errors.Is(err, raft.ErrTimeout) {
+	// Where each shard has a leader, or seems to, it is no backup that could not be proved.
+	if errors.Is(err, errUnled) || errors.Is(err, raft.ErrTimeout) && r.unled() {
 		return r.heldBackup(s), nil
 	}
 	return s, err
+}
+
+// unled reports whether a shard has no leader that this node knows.
+func (r *Router) unled() bool {
+	for _, d := range r.shards {
+		if d.Replica().Leader().ReplicaID == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // heldBackup is all that this node holds of each shard, which need not be of one revision.

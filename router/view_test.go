@@ -1,11 +1,15 @@
 package router
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
 )
 
@@ -117,4 +121,34 @@ func TestHashAcrossCompaction(t *testing.T) {
 			}
 		})
 	}
+}
+
+// mute is an order that does not answer.
+type mute struct{ Order }
+
+func (mute) Newest(ctx context.Context) (raft.Block, error) {
+	<-ctx.Done()
+	return raft.Block{}, context.Cause(ctx)
+}
+
+// A backup that could not be proved though all shards have leaders, as the oracle does not
+// answer, is none: what this node holds of several shards is not of one revision.
+func TestBackupWithoutTheOracle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestCluster(t, two, false)
+		defer s.close(t)
+		if _, err := s.Put(t.Context(), put("a")); err != nil {
+			t.Fatal(err)
+		}
+		answering := s.order
+		s.order = mute{answering}
+		var out bytes.Buffer
+		if err := s.WriteSnapshot(t.Context(), &out); !errors.Is(err, raft.ErrTimeout) {
+			t.Errorf("%v, and %d bytes", err, out.Len())
+		}
+		s.order = answering
+		if err := s.WriteSnapshot(t.Context(), &out); err != nil {
+			t.Error(err)
+		}
+	})
 }
