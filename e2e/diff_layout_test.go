@@ -116,11 +116,11 @@ func (l *layout) wide(req proto.Message) bool {
 	}
 }
 
-// onlyReads tells whether a transaction is one of ranges alone; nested
-// transactions are writes, as in etcd.
+// onlyReads tells whether a transaction is one of ranges alone, with those nested in it.
 func onlyReads(r *pb.TxnRequest) bool {
 	for _, op := range slices.Concat(r.GetSuccess(), r.GetFailure()) {
-		if op.GetRequestRange() == nil {
+		nested := op.GetRequestTxn()
+		if op.GetRequestRange() == nil && (nested == nil || !onlyReads(nested)) {
 			return false
 		}
 	}
@@ -138,6 +138,9 @@ func (l *layout) txnCrosses(r *pb.TxnRequest) bool {
 		var end []byte
 		if m, ok := m.(interface{ GetRangeEnd() []byte }); ok {
 			end = m.GetRangeEnd()
+		}
+		if keys.FromRange(ranged.GetKey(), end).Empty() {
+			return
 		}
 		first, last := l.touched(ranged.GetKey(), end)
 		lowest, highest = min(lowest, first), max(highest, last)
@@ -238,6 +241,12 @@ func TestLayout(t *testing.T) {
 	get := func(shard int) *pb.RequestOp {
 		return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: l.shards[shard][1]}}}
 	}
+	nested := func(op *pb.RequestOp) *pb.RequestOp {
+		return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{Success: []*pb.RequestOp{op}}}}
+	}
+	inverted := func(shard int) *pb.RequestOp {
+		return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: l.shards[shard][0], RangeEnd: []byte("\x01")}}}
+	}
 	for _, tt := range []struct {
 		txn  *pb.TxnRequest
 		wide bool
@@ -247,6 +256,9 @@ func TestLayout(t *testing.T) {
 		{&pb.TxnRequest{Success: []*pb.RequestOp{put(1)}, Failure: []*pb.RequestOp{put(2)}}, true},
 		{&pb.TxnRequest{Success: []*pb.RequestOp{put(1)}, Failure: []*pb.RequestOp{get(2)}}, true},
 		{&pb.TxnRequest{Success: []*pb.RequestOp{get(1)}, Failure: []*pb.RequestOp{get(2)}}, false},
+		{&pb.TxnRequest{Success: []*pb.RequestOp{get(1), nested(get(2))}}, false},
+		{&pb.TxnRequest{Success: []*pb.RequestOp{get(1), nested(put(2))}}, true},
+		{&pb.TxnRequest{Success: []*pb.RequestOp{put(1), inverted(2)}}, false},
 		{&pb.TxnRequest{Compare: []*pb.Compare{{Key: l.shards[3][0]}}, Success: []*pb.RequestOp{put(1)}}, true},
 	} {
 		if l.wide(tt.txn) != tt.wide {
