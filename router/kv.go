@@ -150,20 +150,7 @@ func (r *Router) DeleteRange(ctx context.Context, req *pb.DeleteRangeRequest) (*
 func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnResponse, err error) {
 	check := func(a access) error { return a.users.Txn(a.id, req) }
 	if reads, serializable := readOnly(req); reads {
-		var spans []keys.Span
-		mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
-			spans = append(spans, s)
-			return true
-		})
-		err = r.readAt(ctx, spans, fresh{serializable: serializable}, check, func(l *view) error {
-			resp, err = l.txn(ctx, req)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		r.shown(resp.Header)
-		return resp, nil
+		return r.readTxn(ctx, req, fresh{serializable: serializable}, check)
 	}
 	d, err := r.txnShard(req)
 	if err != nil {
@@ -187,6 +174,24 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 		return nil, err
 	}
 	return write[*pb.TxnResponse](ctx, r, d, a.command(shard.KindTxn, req, leases...))
+}
+
+// readTxn answers a transaction that only reads.
+func (r *Router) readTxn(ctx context.Context, req *pb.TxnRequest, f fresh, check func(access) error) (resp *pb.TxnResponse, err error) {
+	var spans []keys.Span
+	mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
+		spans = append(spans, s)
+		return true
+	})
+	err = r.readAt(ctx, spans, f, check, func(l *view) error {
+		resp, err = l.txn(ctx, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.shown(resp.Header)
+	return resp, nil
 }
 
 // txnShard returns the shard that owns every key that the transaction names.

@@ -6,7 +6,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
-	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
@@ -23,9 +22,9 @@ func (r *Router) unchangedTxn(
 	if !d.Shape().Ordered {
 		return nil, false, nil
 	}
-	succeeds, err := compares(ctx, d, req)
-	if err != nil {
-		return nil, false, nil // whatever it is, the command meets it too
+	succeeds, known := compares(ctx, d, req)
+	if !known {
+		return nil, false, nil // whatever is in the way, the command meets it too
 	}
 	path := &pb.TxnRequest{Compare: req.Compare}
 	if succeeds {
@@ -36,31 +35,20 @@ func (r *Router) unchangedTxn(
 	if reads, _ := readOnly(path); !reads {
 		return nil, false, nil
 	}
-	var spans []keys.Span
-	mvcc.EachSpan(path, func(s keys.Span, _ bool) bool {
-		spans = append(spans, s)
-		return true
-	})
-	err = r.readAt(ctx, spans, fresh{}, check, func(l *view) error {
-		resp, err = l.txn(ctx, path)
-		return err
-	})
-	if err != nil {
-		return nil, true, err
-	}
-	if resp.Succeeded != succeeds {
+	resp, err = r.readTxn(ctx, path, fresh{}, check)
+	if err == nil && resp.Succeeded != succeeds {
 		return nil, false, nil
 	}
-	r.shown(resp.Header)
-	return resp, true, nil
+	return resp, true, err
 }
 
-// compares evaluates what a transaction compares on what this node has of d.
-func compares(ctx context.Context, d *shard.Data, req *pb.TxnRequest) (bool, error) {
+// compares evaluates what a transaction compares on what this node has of d, if it can be
+// read.
+func compares(ctx context.Context, d *shard.Data, req *pb.TxnRequest) (succeeds, known bool) {
 	v := d.Store().View()
 	defer v.Close()
 	resp, err := v.Txn(ctx, &pb.TxnRequest{Compare: req.Compare})
-	return resp.GetSucceeded(), err
+	return resp.GetSucceeded(), err == nil
 }
 
 // unchangedDelete answers a deletion of keys of d that finds none. done is false if it has to
