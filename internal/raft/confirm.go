@@ -71,14 +71,9 @@ func (r *Replica) confirm(term uint64) error {
 	var reads reads
 	defer reads.release()
 	for {
-		r.mu.Lock()
-		serving, closed, changed := r.serving, r.closed, r.changed
-		r.mu.Unlock()
-		switch {
-		case closed:
-			return ErrStopped
-		case term == 0 || serving != term:
-			return ErrNotLeader
+		changed, err := r.during(term)
+		if err != nil {
+			return err
 		}
 		if err := reads.begin(r); err != nil {
 			r.pause(changed, confirmPause)
@@ -98,6 +93,20 @@ func (r *Replica) confirm(term uint64) error {
 		}
 		return nil
 	}
+}
+
+// during returns why this replica does not serve in a term, and else what is closed when that
+// may have changed. 0 is no term.
+func (r *Replica) during(term uint64) (changed <-chan struct{}, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.closed:
+		return nil, ErrStopped
+	case term == 0 || r.serving != term:
+		return nil, ErrNotLeader
+	}
+	return r.changed, nil
 }
 
 // reads are those of one confirmation that are under way.

@@ -94,16 +94,9 @@ func (r *Replica) awaitAsks(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	for i := 0; ; {
-		r.mu.Lock()
-		serving, closed, changed := r.serving, r.closed, r.changed
-		r.mu.Unlock()
-		switch {
-		case closed:
-			return ErrStopped
-		case term == 0 || serving != term:
-			return ErrNotLeader
-		case i == n:
-			return nil
+		changed, err := r.during(term)
+		if err != nil || i == n {
+			return err
 		}
 		select {
 		case <-attempts[i]:
