@@ -5,7 +5,6 @@ go 1.26.0
 require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/cockroachdb/datadriven v1.0.3
-	github.com/cockroachdb/pebble v0.0.0-20221207173255-0f086d933dac
 	github.com/cockroachdb/pebble/v2 v2.1.7
 	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/golang-jwt/jwt/v5 v5.3.1
@@ -35,6 +34,8 @@ require (
 	pgregory.net/rapid v1.3.0
 	sigs.k8s.io/yaml v1.6.0
 )
+
+require github.com/cockroachdb/pebble v0.0.0-20221207173255-0f086d933dac // indirect
 
 require (
 	github.com/DataDog/zstd v1.5.7 // indirect

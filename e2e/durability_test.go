@@ -223,7 +223,7 @@ func (p *process) run() (int, string) {
 // newestLog returns the newest file of the data shards' log.
 func newestLog(t *testing.T, dir string) string {
 	t.Helper()
-	logs, err := filepath.Glob(filepath.Join(dir, "raft/data/*/*/logdb-0/*.log"))
+	logs, err := filepath.Glob(filepath.Join(dir, "raft/data/log/*.log"))
 	if err != nil || len(logs) == 0 {
 		t.Fatalf("no log: %v", err)
 	}

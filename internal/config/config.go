@@ -53,8 +53,8 @@ type Config struct {
 	// InitialSplits are the keys at which a new cluster divides its keyspace among
 	// data shards, in rising order: one shard more than there are keys.
 	InitialSplits [][]byte
-	// LogShards is the number of Raft logs and of the workers that write them,
-	// fixed at the first start; 0 leaves it to the number of cores.
+	// LogShards is the number of workers that write the data shards' Raft log, fixed at the
+	// first start; 0 leaves it to the number of cores.
 	LogShards uint
 
 	// HeartbeatInterval is the time between a leader's heartbeats, and Raft's

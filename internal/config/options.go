@@ -124,7 +124,7 @@ func (c *Config) memberOptions() []option {
 		{name: "listen-peer-urls", value: urls(&c.ListenPeerURLs), help: "URLs to serve other nodes on"},
 		{name: "heartbeat-interval", value: milliseconds(&c.HeartbeatInterval), help: "Milliseconds between two heartbeats of a leader"},
 		{name: "election-timeout", value: milliseconds(&c.ElectionTimeout), help: "Milliseconds without heartbeats after which an election begins; at least five heartbeat intervals, at most 50000"},
-		{name: "log-shards", value: number(&c.LogShards, 0, 256), help: "Raft logs, each with a worker that writes it; fixed at the first start (0: by the number of cores)"},
+		{name: "log-shards", value: number(&c.LogShards, 0, 256), help: "workers that write the Raft log; fixed at the first start (0: by the number of cores)"},
 		{name: "socket-reuse-port", value: toggle(&c.ReusePort), key: "socket-options.reuse-port", help: "Set SO_REUSEPORT on listeners"},
 		{name: "socket-reuse-address", value: toggle(&c.ReuseAddress), key: "socket-options.reuse-address", help: "Set SO_REUSEADDR on listeners"},
 		{name: "wal-dir", value: unreadText(""), idle: idleLog},

@@ -26,8 +26,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Format is the version of the layout that this program reads and writes.
-const Format = 1
+// Format is the version of the layout that this program reads and writes. In format 1 the Raft log
+// was dragonboat's.
+const Format = 2
 
 const (
 	lockFile     = "LOCK"
@@ -68,13 +69,12 @@ type Identity struct {
 	NodeID uint64 `json:"node_id,string"`
 	// DeploymentID keeps clusters apart that reach each other by mistake.
 	DeploymentID uint64 `json:"deployment_id,string"`
-	// PeerSecret is what the cluster's nodes prove to each other that they know, in hex. It is
-	// empty in a directory that was made before there was one.
-	PeerSecret string `json:"peer_secret,omitempty"`
+	// PeerSecret is what the cluster's nodes prove to each other that they know, in hex.
+	PeerSecret string `json:"peer_secret"`
 	// Nodes are the cluster's first nodes by id, this one among them; none stands for
 	// this one alone.
 	Nodes []Member `json:"nodes,omitempty"`
-	// LogShards is the number of Raft logs for data shards.
+	// LogShards is the number of workers that write the data shards' Raft log.
 	LogShards uint64 `json:"log_shards"`
 	// Instance is drawn at random for this directory.
 	Instance string `json:"instance"`
@@ -288,8 +288,11 @@ func (d *Dir) create(c Config) error {
 
 func (d *Dir) check(c Config) error {
 	switch {
-	case d.id.Format != Format:
-		return fmt.Errorf("%w: %d, this program reads %d", ErrFormat, d.id.Format, Format)
+	case d.id.Format < Format:
+		return fmt.Errorf("%w: %d, this version reads %d: start the version that made %s, and copy its keys to a new cluster of this one with etcdctl make-mirror",
+			ErrFormat, d.id.Format, Format, d.path)
+	case d.id.Format > Format:
+		return fmt.Errorf("%w: %d, this version reads %d: a later version made %s, start that one", ErrFormat, d.id.Format, Format, d.path)
 	case !d.id.Whole: // nothing in it holds yet
 	case c.LogShards != 0 && c.LogShards != d.id.LogShards:
 		return fmt.Errorf("%w: %s was made with %d, %d asked for", ErrLogShards, d.path, d.id.LogShards, c.LogShards)
@@ -317,12 +320,6 @@ func (d *Dir) begin(c Config) error {
 		}
 	}
 	return nil
-}
-
-// SetPeerSecret has a directory that was made without one keep the secret.
-func (d *Dir) SetPeerSecret(secret string) error {
-	d.id.PeerSecret = secret
-	return d.write()
 }
 
 // Finish says that all files have been made. It is called before the node serves.

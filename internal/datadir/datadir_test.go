@@ -77,7 +77,8 @@ func TestRefused(t *testing.T) {
 		{"identity gone", func(fs vfs.FS, _ *Config) error { return fs.RemoveAll("data/node.json") }, ErrTorn, "node.json"},
 		{"log of another", func(fs vfs.FS, _ *Config) error { return write(fs, "data/raft/INSTANCE", "other") }, ErrTorn, "data/raft"},
 		{"garbled identity", func(fs vfs.FS, _ *Config) error { return write(fs, "data/node.json", "{") }, ErrTorn, "node.json"},
-		{"later format", func(fs vfs.FS, _ *Config) error { return write(fs, "data/node.json", `{"format":2}`) }, ErrFormat, "2"},
+		{"later format", func(fs vfs.FS, _ *Config) error { return write(fs, "data/node.json", `{"format":3}`) }, ErrFormat, "a later version"},
+		{"earlier format", func(fs vfs.FS, _ *Config) error { return write(fs, "data/node.json", `{"format":1}`) }, ErrFormat, "make-mirror"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			fs := vfs.NewMem()

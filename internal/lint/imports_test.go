@@ -58,11 +58,11 @@ var allowed = map[string][]string{
 	"internal/leadership": {"placement", "internal/invariant", "internal/raft"},
 	"internal/lint":       {},
 	"internal/peer":       {"internal/invariant", "internal/keys"},
-	"internal/raft":       {"internal/invariant", "internal/keys", "internal/share", "internal/walcheck"},
+	"internal/raft":       {"internal/invariant", "internal/keys", "internal/raftlog", "internal/share"},
+	"internal/raftlog":    {"internal/invariant"},
 	"internal/remote":     {"auth", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "lease", "mvcc", "placement", "router", "shard", "system"},
 	"internal/share":      {},
 	"internal/sim":        {},
-	"internal/walcheck":   {"internal/invariant"},
 }
 
 // confined says which packages alone may import a foreign one, by the prefix of
@@ -73,8 +73,8 @@ var confined = map[string]struct {
 	// but are paths below the prefix that any package may import.
 	but []string
 }{
-	"github.com/lni/dragonboat": {packages: []string{"internal/raft", "internal/sim"}}, // sim's transport loses and delays messages
-	"github.com/lni/vfs":        {packages: []string{"internal/raft", "internal/node", "internal/walcheck"}, tests: true},
+	"github.com/lni/dragonboat": {packages: []string{"internal/raft", "internal/raftlog", "internal/sim"}}, // sim's transport loses and delays messages
+	"github.com/lni/vfs":        {packages: []string{"internal/raft", "internal/raftlog", "internal/node"}, tests: true},
 	"go.uber.org/zap":           {packages: []string{"internal/etcdlog"}, tests: true},
 	"go.etcd.io/etcd/server":    {tests: true, but: slices.Collect(maps.Keys(serverParts))},
 	"go.etcd.io/raft":           {},

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -336,41 +335,6 @@ func TestNodesThatDoNotBelong(t *testing.T) {
 	odd.wipe()
 	expect(odd.launch(nil), "refuses this node", "another data directory", "bring the directory back")
 	c.put("k", "v")
-}
-
-// A directory of before there was a secret takes it from the token with which the cluster was
-// made, and is not started with another.
-func TestOlderDirectoryLearnsTheSecret(t *testing.T) {
-	c := newCluster(t, 3, "--initial-cluster-token", "private")
-	c.start(c.machines...)
-	c.put("k", "1")
-	m := c.machines[0]
-	c.stop(m)
-	path := "/" + m.name + "/node.json"
-	secret := regexp.MustCompile(`(?m)^ *"peer_secret": "[0-9a-f]{64}",\n`)
-	read := func() string {
-		f, err := m.state.Open(path)
-		check(t, err)
-		b, err := io.ReadAll(f)
-		check(t, errors.Join(err, f.Close()))
-		return string(b)
-	}
-	made := read()
-	if !secret.MatchString(made) || strings.Contains(made, "private") {
-		t.Fatalf("the directory says %s", made)
-	}
-	f, err := m.state.Create(path, vfs.WriteCategoryUnspecified)
-	check(t, err)
-	_, err = f.Write([]byte(secret.ReplaceAllString(made, "")))
-	check(t, errors.Join(err, f.Close()))
-	if err := m.launch(nil, "--initial-cluster-token", "other"); !errors.Is(err, errNoSecret) {
-		t.Errorf("started with another token: %v", err)
-	}
-	c.start(m)
-	c.put("k", "2")
-	if now := read(); now != made {
-		t.Errorf("the directory says %s, not %s", now, made)
-	}
 }
 
 // Once a node knows its cluster, nobody who proves nothing can have it stop.

@@ -206,33 +206,11 @@ func (n *Node) openDir(o *Options) error {
 	if errors.Is(err, datadir.ErrNew) {
 		return fmt.Errorf("%w, and --initial-cluster-state=existing makes none; this version adds no nodes to a cluster", err)
 	}
-	if err == nil && n.dir.Identity().PeerSecret == "" {
-		err = n.keepSecret(o.Config.ClusterToken)
-	}
 	return err
 }
 
-// keepSecret writes the cluster's secret into a directory that was made before there was one.
-func (n *Node) keepSecret(token string) error {
-	id := n.dir.Identity()
-	if len(id.Nodes) <= 1 {
-		return nil // there is nobody to prove it to
-	}
-	if deploymentID(token) != id.DeploymentID {
-		return fmt.Errorf("%w: start it once with the --initial-cluster-token that the cluster was made with", errNoSecret)
-	}
-	if err := n.dir.SetPeerSecret(peerSecret(token)); err != nil {
-		return err
-	}
-	return nil
-}
-
-// errNoSecret is returned for a directory of an earlier version that is started without the
-// cluster's token.
-var errNoSecret = errors.New("the data directory was made by an earlier version and lacks what nodes prove themselves with")
-
-// defaultLogShards is the number of Raft logs by cores. One log makes the
-// largest groups for each fsync; more pay only where fsyncs run side by side.
+// defaultLogShards is the number of workers that write the log, by cores. One makes the largest
+// groups for each fsync; more pay only where there are cores for them.
 func defaultLogShards() uint64 {
 	switch cores := runtime.NumCPU(); {
 	case cores <= 4:

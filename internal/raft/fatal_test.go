@@ -39,7 +39,7 @@ func TestFailedWritesAreFatal(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var told error
-			m := &measuredStore{
+			m := &logStore{
 				ILogDB: brokenStore{save: tc.save}, doing: "write data log",
 				cfg: HostConfig{Observer: unobserved{}, Fatal: func(err error) { told = err }},
 			}

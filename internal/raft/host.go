@@ -21,12 +21,11 @@ import (
 	raftvfs "github.com/lni/vfs"
 
 	"github.com/latchkey-db/latchkey/internal/share"
-	"github.com/latchkey-db/latchkey/internal/walcheck"
 )
 
 // HostConfig says how a host of replicas runs.
 type HostConfig struct {
-	// Dir is the directory of the Raft log, below which dragonboat makes its own.
+	// Dir is the directory of the Raft log and of what dragonboat keeps.
 	Dir string
 	// Made says that the log was made at an earlier start. It must be there.
 	Made bool
@@ -41,8 +40,8 @@ type HostConfig struct {
 	Resolve func(nodeHostID string) (string, bool)
 	// DeploymentID is the same on all nodes of a cluster and never changes.
 	DeploymentID uint64
-	// LogShards is the number of Raft logs and of the workers that write them.
-	// It never changes after the first start.
+	// LogShards is the number of workers that write the log. It never changes after the first
+	// start.
 	LogShards uint64
 	// Tick is Raft's unit of time. HeartbeatTicks and ElectionTicks count it.
 	Tick                          time.Duration
@@ -84,7 +83,7 @@ type HostConfig struct {
 type Host struct {
 	cfg    HostConfig
 	nh     *dragonboat.NodeHost
-	logs   *measuredStore
+	logs   *logStore
 	events *eventQueue
 	inbox  *inbox
 	// origin and sequence make command ids.
@@ -110,7 +109,6 @@ var errNoHost = errors.New("raft host did not start")
 // reported with what to do.
 func OpenHost(cfg HostConfig) (*Host, error) {
 	setRaftLogger(cfg.Log, cfg.Fatal)
-	useLogFiles()
 	if cfg.Observer == nil {
 		cfg.Observer = unobserved{}
 	}
@@ -129,7 +127,7 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 	if err := prepareLog(cfg); err != nil {
 		return nil, fmt.Errorf("open %s log: %w", cfg.Name, err)
 	}
-	logs := &measuredLog{cfg: cfg}
+	logs := &logFactory{cfg: cfg}
 	nh, err := dragonboat.NewNodeHost(h.nodeHostConfig(logs))
 	if err == nil && nh == nil {
 		err = errNoHost
@@ -152,12 +150,12 @@ func raftFS(cfg HostConfig) raftvfs.FS {
 	return cfg.RaftFS
 }
 
-// prepareLog gives the log this host's name, and refuses one that is gone or that the
-// log store would silently cut short.
+// prepareLog gives the log this host's name, and refuses one that is gone.
 func prepareLog(cfg HostConfig) error {
 	fs := raftFS(cfg)
+	dir := fs.PathJoin(cfg.Dir, dragonboatDir)
 	if cfg.Made {
-		if _, err := fs.Stat(fs.PathJoin(cfg.Dir, logOwner)); err != nil {
+		if _, err := fs.Stat(fs.PathJoin(dir, logOwner)); err != nil {
 			return fmt.Errorf("%w: the log in %s is gone (%w); %s", ErrDisagree, cfg.Dir, err, remedy)
 		}
 	}
@@ -165,10 +163,7 @@ func prepareLog(cfg HostConfig) error {
 	if err != nil {
 		return fmt.Errorf("ask for host name: %w", err)
 	}
-	if err := nameHost(fs, cfg.Dir, name); err != nil {
-		return err
-	}
-	return walcheck.Dirs(fs, cfg.Dir)
+	return nameHost(fs, dir, name)
 }
 
 func (h *Host) nodeHostConfig(logs config.LogDBFactory) config.NodeHostConfig {
@@ -184,7 +179,7 @@ func (h *Host) nodeHostConfig(logs config.LogDBFactory) config.NodeHostConfig {
 	return config.NodeHostConfig{
 		DeploymentID:        h.cfg.DeploymentID,
 		NodeHostID:          h.cfg.NodeHostID,
-		NodeHostDir:         h.cfg.Dir,
+		NodeHostDir:         raftFS(h.cfg).PathJoin(h.cfg.Dir, dragonboatDir),
 		RTTMillisecond:      uint64(h.cfg.Tick.Milliseconds()),
 		RaftAddress:         h.cfg.Address,
 		MaxSendQueueSize:    128 << 20,
@@ -207,13 +202,11 @@ func (h *Host) nodeHostConfig(logs config.LogDBFactory) config.NodeHostConfig {
 	}
 }
 
-// logConfig sizes the log store: 4 MiB memtables, four of them a log at the
-// most, instead of dragonboat's 8 GiB.
+// logConfig is for dragonboat's own log store, which is not used. Dragonboat writes the number of
+// logs down and refuses another.
 func logConfig(shards uint64) config.LogDBConfig {
 	c := config.GetTinyMemLogDBConfig()
 	c.Shards = shards
-	c.KVWriteBufferSize = 8 << 20
-	c.KVMaxBytesForLevelBase = 128 << 20
 	return c
 }
 

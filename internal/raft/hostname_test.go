@@ -21,9 +21,9 @@ func TestHostNameChanges(t *testing.T) {
 	}
 	// Each makes the log one that another host left.
 	ways := []func(*vfs.MemFS) error{
-		func(fs *vfs.MemFS) error { return errors.Join(writeHost(fs, "/raft", "elsewhere"), leave(fs, host)) },
-		func(fs *vfs.MemFS) error { return errors.Join(writeHost(fs, "/raft", ""), leave(fs, host)) },
-		func(fs *vfs.MemFS) error { return nameHost(fs, "/raft", "elsewhere") },
+		func(fs *vfs.MemFS) error { return errors.Join(writeHost(fs, ownDir, "elsewhere"), leave(fs, host)) },
+		func(fs *vfs.MemFS) error { return errors.Join(writeHost(fs, ownDir, ""), leave(fs, host)) },
+		func(fs *vfs.MemFS) error { return nameHost(fs, ownDir, "elsewhere") },
 	}
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
@@ -54,7 +54,7 @@ func TestHostNameChanges(t *testing.T) {
 				if err := move(nd.raftFS); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := nd.raftFS.Stat("/raft/" + host); err == nil {
+				if _, err := nd.raftFS.Stat(ownDir + "/" + host); err == nil {
 					t.Fatal("the log still has this host's name")
 				}
 			}
@@ -71,7 +71,10 @@ func TestHostNameChanges(t *testing.T) {
 }
 
 // leave renames a log's directory to that of another host.
-func leave(fs *vfs.MemFS, host string) error { return fs.Rename("/raft/"+host, "/raft/elsewhere") }
+func leave(fs *vfs.MemFS, host string) error { return fs.Rename(ownDir+"/"+host, ownDir+"/elsewhere") }
+
+// ownDir is where dragonboat keeps what is its own.
+const ownDir = "/raft/" + dragonboatDir
 
 func TestHostNameRefusals(t *testing.T) {
 	for _, tc := range []struct {

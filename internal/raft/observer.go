@@ -6,8 +6,8 @@ import "time"
 // called often, by many goroutines and with locks held: they must not block and
 // must not call the host.
 type Observer interface {
-	// LogSaved is told how many bytes of entries a step of Raft wrote to the log, and how
-	// long it took to write them and to make them durable.
+	// LogSaved is told how many bytes were written to the log, and how long it took to write
+	// them and to make them durable.
 	LogSaved(bytes int, took time.Duration)
 	// StateCommitted is told how long the commit of a run of applied commands to
 	// Pebble took, which syncs nothing.

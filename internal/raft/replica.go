@@ -185,7 +185,7 @@ func (r *Replica) Applied() uint64 {
 // Committed returns the Raft index up to which this replica knows the log to be committed,
 // which is not below Applied.
 func (r *Replica) Committed() uint64 {
-	committed := r.host.logs.committedOf(r.shardID, r.replicaID)
+	committed := r.host.logs.log.Committed(r.shardID, r.replicaID)
 	return max(committed, r.Applied())
 }
 
