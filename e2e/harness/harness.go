@@ -1,14 +1,17 @@
-// Package harness is what the packages of end-to-end tests share: the server's binary,
-// how large tests are, and the seeds of random ones.
+// Package harness is what the packages of end-to-end tests share: the server's binary, a
+// process of it with clients, links that can be cut, how large tests are, and the seeds of
+// random ones.
 package harness
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -16,22 +19,53 @@ import (
 // BinaryVariable names the server that another process of the tests has built.
 const BinaryVariable = "LATCHKEY_E2E_BINARY"
 
-// Server builds the server once for all tests of a process and returns its path.
+// Server builds the server once for all tests of a process and returns its path. What
+// another process of the tests has built of the same sources is not linked again.
 var Server = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv(BinaryVariable); path != "" {
 		return path, nil
 	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	cache = filepath.Join(cache, "latchkey-e2e")
 	dir, err := Dir("latchkey-e2e-")
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(dir, "latchkey")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/latchkey-db/latchkey/cmd/latchkey").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build server: %w: %s", err, out)
+	if err := buildShared(cache, path); err != nil {
+		return "", fmt.Errorf("build server: %w", err)
 	}
 	return path, nil
 })
+
+// buildShared builds the server in a folder that processes share, one at a time, and
+// copies it: the go command leaves a binary that is current as it is.
+func buildShared(cache, path string) (err error) {
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }() // which unlocks it
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	shared := filepath.Join(cache, "latchkey")
+	out, err := exec.Command("go", "build", "-o", shared, "github.com/latchkey-db/latchkey/cmd/latchkey").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	binary, err := os.ReadFile(shared)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, binary, 0o700)
+}
 
 var (
 	dirsMu sync.Mutex

@@ -28,11 +28,15 @@ var allowed = map[string][]string{
 	"bench/rounds": {"e2e/faults"},
 	"e2e/faults":   {"e2e/faults/syncfs", "internal/etcdlog", "internal/freeport"},
 	"e2e/soak":     {"e2e/faults"},
-	"e2e":          {"e2e/harness", "internal/etcdlog", "internal/invariant", "internal/node", "internal/config"},
-	"e2e/cluster":  {"e2e/faults", "e2e/harness"},
-	"e2e/harness":  {},
+	"e2e/harness":  {"internal/etcdlog", "internal/freeport"},
 
+	"e2e/cases":         {},
+	"e2e/clients":       {},
+	"e2e/cluster":       {},
+	"e2e/differential":  {},
 	"e2e/faults/syncfs": {},
+	"e2e/histories":     {},
+	"e2e/server":        {},
 
 	"internal/node": {
 		"api", "auth", "lock", "router", "placement", "system", "shard", "mvcc", "lease", "internal/config",
