@@ -3,6 +3,7 @@ package raft
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -13,9 +14,6 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	pvfs "github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/lni/dragonboat/v4"
-	"github.com/lni/dragonboat/v4/config"
-	chantransport "github.com/lni/dragonboat/v4/plugin/chan"
-	"github.com/lni/dragonboat/v4/raftio"
 	raftpb "github.com/lni/dragonboat/v4/raftpb"
 	"github.com/lni/vfs"
 
@@ -136,9 +134,11 @@ func (r *registerRun) Publish() {
 	r.m.trail = append(r.m.trail, r.trail...)
 }
 
-// network is the chan transport with faults.
+// network joins the hosts of a test, with faults.
 type network struct {
 	mu sync.Mutex
+	// ends are the hosts that listen, by address.
+	ends map[string]*wireEnd
 	// drop decides on a message; nil passes all.
 	drop func(from, to string, m *raftpb.Message) bool
 	// repeat decides on a message that is delivered twice.
@@ -177,33 +177,74 @@ func (n *network) pass(from, to string, m *raftpb.Message) int {
 	return 1
 }
 
-func (n *network) Create(c config.NodeHostConfig, m raftio.MessageHandler, ch raftio.ChunkHandler) raftio.ITransport {
-	return &faultyTransport{ITransport: chantransport.NewChanTransport(c, m, ch), net: n, self: c.RaftAddress}
+// wire returns the end of the network that a host has at an address.
+func (n *network) wire(host, addr string) *wireEnd { return &wireEnd{net: n, host: host, self: addr} }
+
+// wireEnd is one host's end of a network. What is sent arrives before Send returns.
+type wireEnd struct {
+	net *network
+	// host is the host's id, self its address.
+	host, self string
+	message    func(from string, frame []byte)
+	chunk      func(from string, frame []byte) bool
+	// arriving are the frames that are being handed over.
+	arriving sync.WaitGroup
 }
 
-func (*network) Validate(string) bool { return true }
+var errNotHeard = errors.New("no host listens")
 
-type faultyTransport struct {
-	raftio.ITransport
-	net  *network
-	self string
-}
-
-func (f *faultyTransport) GetConnection(ctx context.Context, target string) (raftio.IConnection, error) {
-	c, err := f.ITransport.GetConnection(ctx, target)
-	if err != nil {
-		return nil, err
+func (e *wireEnd) Listen(message func(from string, frame []byte), chunk func(from string, frame []byte) bool) {
+	e.net.mu.Lock()
+	defer e.net.mu.Unlock()
+	e.message, e.chunk = message, chunk
+	if e.net.ends == nil {
+		e.net.ends = make(map[string]*wireEnd)
 	}
-	return &faultyConnection{IConnection: c, from: f, to: target}, nil
+	e.net.ends[e.self] = e
 }
 
-type faultyConnection struct {
-	raftio.IConnection
-	from *faultyTransport
+func (e *wireEnd) Deafen() {
+	e.net.mu.Lock()
+	if e.net.ends[e.self] == e {
+		delete(e.net.ends, e.self)
+	}
+	e.net.mu.Unlock()
+	e.arriving.Wait()
+}
+
+// to hands something over to the host that listens at an address.
+func (n *network) to(addr string, hand func(*wireEnd) error) error {
+	n.mu.Lock()
+	e := n.ends[addr]
+	if e == nil {
+		n.mu.Unlock()
+		return errNotHeard
+	}
+	e.arriving.Add(1)
+	n.mu.Unlock()
+	defer e.arriving.Done()
+	return hand(e)
+}
+
+func (e *wireEnd) Connect(_ context.Context, host string) (WireConn, error) {
+	return messageStream{e, host}, e.net.to(host, func(*wireEnd) error { return nil })
+}
+
+func (e *wireEnd) ConnectSnapshot(_ context.Context, host string) (WireConn, error) {
+	return chunkStream{e, host}, e.net.to(host, func(*wireEnd) error { return nil })
+}
+
+// messageStream carries batches of messages, but for those that the network drops.
+type messageStream struct {
+	from *wireEnd
 	to   string
 }
 
-func (c *faultyConnection) SendMessageBatch(b raftpb.MessageBatch) error {
+func (messageStream) Close() {}
+
+func (c messageStream) Send(frame []byte) error {
+	var b raftpb.MessageBatch
+	raftpb.MustUnmarshal(&b, frame)
 	var kept []raftpb.Message
 	for i := range b.Requests {
 		for range c.from.net.pass(c.from.self, c.to, &b.Requests[i]) {
@@ -214,7 +255,27 @@ func (c *faultyConnection) SendMessageBatch(b raftpb.MessageBatch) error {
 		return nil
 	}
 	b.Requests = kept
-	return c.IConnection.SendMessageBatch(b)
+	return c.from.net.to(c.to, func(e *wireEnd) error {
+		e.message(c.from.host, raftpb.MustMarshal(&b))
+		return nil
+	})
+}
+
+// chunkStream carries parts of snapshots.
+type chunkStream struct {
+	from *wireEnd
+	to   string
+}
+
+func (chunkStream) Close() {}
+
+func (c chunkStream) Send(frame []byte) error {
+	return c.from.net.to(c.to, func(e *wireEnd) error {
+		if !e.chunk(c.from.host, frame) {
+			return errors.New("the part was not taken")
+		}
+		return nil
+	})
 }
 
 const testShard = 1
@@ -306,7 +367,7 @@ func (c *cluster) open(nd *testNode) (err error) {
 			return "", false
 		},
 		DeploymentID: 7, LogShards: 1, Tick: 10 * time.Millisecond, HeartbeatTicks: 2, ElectionTicks: 20,
-		DB: nd.db, Syncer: NewSyncer(nd.db), StateFS: nd.state, TempDir: "tmp", RaftFS: nd.raftFS, Transport: c.net, Observer: c.observer,
+		DB: nd.db, Syncer: NewSyncer(nd.db), StateFS: nd.state, TempDir: "tmp", RaftFS: nd.raftFS, Wire: c.net.wire(nodeHostID(nd.id), c.addr(nd.id)), Observer: c.observer,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 	})
 	if err != nil {

@@ -57,10 +57,8 @@ type HostConfig struct {
 	TempDir string
 	// RaftFS is the file system of the log; nil is the operating system's.
 	RaftFS config.IFS
-	// Wire carries Raft's messages, nil for a node without peers; Transport, unless nil,
-	// does instead.
-	Wire      Wire
-	Transport config.TransportFactory
+	// Wire carries Raft's messages, nil for a node without peers.
+	Wire Wire
 	// SnapshotEntries is how many entries lie between two snapshots of a replica, and
 	// KeptEntries how many of them stay in its log; 0 is the default of both.
 	SnapshotEntries, KeptEntries uint64
@@ -68,7 +66,7 @@ type HostConfig struct {
 	Observer Observer
 	// Stall, if not nil, is called between two steps of a rule, where a goroutine may lose
 	// its processor for any time, with a name of the place and no lock of the replica held.
-	// Simulations sleep in it.
+	// It is there for tests alone: simulations sleep in it.
 	Stall func(shardID uint64, at string)
 	// LogWrites is told of the writes of the log; may be nil.
 	LogWrites *LogWrites
@@ -167,13 +165,9 @@ func prepareLog(cfg HostConfig) error {
 }
 
 func (h *Host) nodeHostConfig(logs config.LogDBFactory) config.NodeHostConfig {
-	transport := h.cfg.Transport
-	switch {
-	case transport != nil:
-	case h.cfg.Wire != nil:
+	var transport config.TransportFactory = noPeers{}
+	if h.cfg.Wire != nil {
 		transport = wired{wire: h.cfg.Wire, log: h.cfg.Log}
-	default:
-		transport = noPeers{}
 	}
 	h.inbox = &inbox{TransportFactory: transport, followers: followers{gap: h.election() / 2}}
 	return config.NodeHostConfig{

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lni/dragonboat/v4/config"
-	"github.com/lni/dragonboat/v4/raftio"
 	raftpb "github.com/lni/dragonboat/v4/raftpb"
+
+	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
 // link is a direction between two nodes.
@@ -153,40 +153,31 @@ type parcel struct {
 	at   time.Time
 }
 
-// transport is one host's end of the network.
+// transport is one host's end of the network, a raft.Wire.
 type transport struct {
-	net     *network
-	node    uint64
-	system  bool
-	address string
+	net    *network
+	node   uint64
+	system bool
+	// host is the host's id, address where others reach it.
+	host, address string
 	// dead is set when the host's process has died.
-	dead   *atomic.Bool
-	handle raftio.MessageHandler
-	chunk  raftio.ChunkHandler
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	dead    *atomic.Bool
+	message func(from string, frame []byte)
+	chunk   func(from string, frame []byte) bool
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
 }
 
-// Create makes the end of one host.
-func (t *transport) Create(_ config.NodeHostConfig, h raftio.MessageHandler, c raftio.ChunkHandler) raftio.ITransport {
-	t.handle, t.chunk = h, c
+func (t *transport) Listen(message func(from string, frame []byte), chunk func(from string, frame []byte) bool) {
 	t.ctx, t.cancel = context.WithCancel(context.Background())
-	return t
-}
-
-func (*transport) Validate(string) bool { return true }
-
-func (*transport) Name() string { return "simulated" }
-
-func (t *transport) Start() error {
 	t.net.mu.Lock()
 	defer t.net.mu.Unlock()
+	t.message, t.chunk = message, chunk
 	t.net.ends[t.address] = t
-	return nil
 }
 
-func (t *transport) Close() error {
+func (t *transport) Deafen() {
 	t.net.mu.Lock()
 	if t.net.ends[t.address] == t {
 		delete(t.net.ends, t.address)
@@ -194,23 +185,20 @@ func (t *transport) Close() error {
 	t.net.mu.Unlock()
 	t.cancel()
 	t.wg.Wait()
-	return nil
 }
 
 // arrive hands a parcel to whoever listens at an address now.
-func (n *network) arrive(address string, data []byte) {
+func (n *network) arrive(from, address string, data []byte) {
 	n.mu.Lock()
 	to := n.ends[address]
 	n.mu.Unlock()
 	if to == nil || to.dead.Load() {
 		return
 	}
-	var b raftpb.MessageBatch
-	raftpb.MustUnmarshal(&b, data)
-	to.handle(b)
+	to.message(from, data)
 }
 
-func (t *transport) GetConnection(_ context.Context, target string) (raftio.IConnection, error) {
+func (t *transport) Connect(_ context.Context, target string) (raft.WireConn, error) {
 	if t.dead.Load() {
 		return nil, errCut
 	}
@@ -236,7 +224,7 @@ func (c *connection) run() {
 		select {
 		case p := <-c.queue:
 			time.Sleep(time.Until(p.at))
-			c.t.net.arrive(c.to, p.data)
+			c.t.net.arrive(c.t.host, c.to, p.data)
 		case <-c.closed:
 			return
 		case <-c.t.ctx.Done():
@@ -245,10 +233,12 @@ func (c *connection) run() {
 	}
 }
 
-func (c *connection) SendMessageBatch(b raftpb.MessageBatch) error {
+func (c *connection) Send(frame []byte) error {
 	if c.t.dead.Load() {
 		return nil
 	}
+	var b raftpb.MessageBatch
+	raftpb.MustUnmarshal(&b, frame)
 	n := c.t.net
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -302,7 +292,7 @@ func (c *connection) later(b raftpb.MessageBatch, m raftpb.Message) {
 	c.t.wg.Go(func() {
 		select {
 		case <-time.After(delay):
-			c.t.net.arrive(c.to, data)
+			c.t.net.arrive(c.t.host, c.to, data)
 		case <-c.t.ctx.Done():
 		}
 	})
@@ -310,7 +300,7 @@ func (c *connection) later(b raftpb.MessageBatch, m raftpb.Message) {
 
 var errCut = errors.New("sim: the link is cut")
 
-func (t *transport) GetSnapshotConnection(_ context.Context, target string) (raftio.ISnapshotConnection, error) {
+func (t *transport) ConnectSnapshot(_ context.Context, target string) (raft.WireConn, error) {
 	return &snapshotConnection{t, target}, nil
 }
 
@@ -322,7 +312,7 @@ type snapshotConnection struct {
 
 func (*snapshotConnection) Close() {}
 
-func (c *snapshotConnection) SendChunk(chunk raftpb.Chunk) error {
+func (c *snapshotConnection) Send(part []byte) error {
 	n := c.t.net
 	n.mu.Lock()
 	l := link{c.t.node, nodeOf(c.to)}
@@ -340,9 +330,7 @@ func (c *snapshotConnection) SendChunk(chunk raftpb.Chunk) error {
 	if to == nil || to.dead.Load() {
 		return errCut
 	}
-	var copied raftpb.Chunk
-	raftpb.MustUnmarshal(&copied, raftpb.MustMarshal(&chunk))
-	if !to.chunk(copied) {
+	if !to.chunk(c.t.host, part) {
 		return errCut
 	}
 	return nil

@@ -135,7 +135,7 @@ func (p *process) open(name string) (*raft.Host, error) {
 		},
 		DeploymentID: 7, LogShards: 1, Tick: cmp.Or(n.c.options.tick, tick), HeartbeatTicks: 2, ElectionTicks: electionTicks,
 		DB: p.db, Syncer: raft.NewSyncer(p.db), StateFS: n.state, TempDir: "tmp", RaftFS: n.raft,
-		Transport:       &transport{net: n.c.net, node: n.id, system: name == "system", address: address(name, n.id), dead: &p.dead},
+		Wire:            &transport{net: n.c.net, node: n.id, system: name == "system", host: hostID(name, n.id), address: address(name, n.id), dead: &p.dead},
 		Stall:           func(shardID uint64, at string) { n.c.stall(n.id, shardID, at) },
 		SnapshotEntries: n.c.options.snapshotEntries, KeptEntries: n.c.options.snapshotEntries / 10,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With(slog.Uint64("node", n.id)),
