@@ -317,7 +317,7 @@ func TestGatewayManyWatches(t *testing.T) {
 	for range 100 {
 		began := time.Now()
 		w.want("/v3/kv/range", `{"key":"eA=="}`, 200, `{"header":`+head(1)+`}`)
-		if d := time.Since(began); d > 3*time.Second {
+		if d := time.Since(began); d > 30*time.Second {
 			t.Fatalf("a range took %v", d)
 		}
 	}
@@ -499,7 +499,7 @@ func TestWebsocketMessagesAreBounded(t *testing.T) {
 				break
 			}
 		}
-		check(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+		check(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 		// What the server says of it may be lost when it hangs up.
 		var slow net.Error
 		if _, _, err := c.ReadMessage(); err == nil || errors.As(err, &slow) && slow.Timeout() {

@@ -41,7 +41,7 @@ func TestTooManyPings(t *testing.T) {
 	c, err := net.Dial("tcp", r.addr)
 	check(t, err)
 	defer c.Close()
-	check(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	check(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	_, err = c.Write([]byte(http2.ClientPreface))
 	check(t, err)
 	framer := http2.NewFramer(c, c)

@@ -76,7 +76,7 @@ func soon[T any](tb testing.TB, c <-chan T) T {
 	var v T
 	select {
 	case v = <-c:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		tb.Fatal("nothing came")
 	}
 	return v
@@ -290,8 +290,8 @@ func TestStopEndsWaiters(t *testing.T) {
 	check(t, err)
 
 	began := time.Now()
-	stop(r, 20*time.Second)
-	if d := time.Since(began); d > 10*time.Second {
+	stop(r, 2*time.Minute)
+	if d := time.Since(began); d > time.Minute {
 		t.Errorf("Stop took %v", d)
 	}
 	const stopped = "etcdserver: server stopped"

@@ -507,7 +507,7 @@ func start(tb testing.TB, change func(*Config)) *running {
 	check(tb, err)
 	tb.Cleanup(func() {
 		check(tb, conn.Close())
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		server.Stop(ctx)
 		if err := <-served; !errors.Is(err, ErrServerStopped) {

@@ -39,8 +39,8 @@ func TestStopEndsStreams(t *testing.T) {
 	send(t, alive, 1)
 
 	began := time.Now()
-	stop(r, 20*time.Second)
-	if d := time.Since(began); d > 10*time.Second {
+	stop(r, 2*time.Minute)
+	if d := time.Since(began); d > time.Minute {
 		t.Errorf("Stop took %v", d)
 	}
 	_, err = w.stream.Recv()
@@ -96,13 +96,13 @@ func TestStopCutsOff(t *testing.T) {
 	<-entered
 	began := time.Now()
 	stop(r, 100*time.Millisecond)
-	if d := time.Since(began); d > 5*time.Second {
+	if d := time.Since(began); d > time.Minute {
 		t.Errorf("Stop took %v", d)
 	}
 	if err := <-put; err == nil {
 		t.Error("a call that was cut off succeeded")
 	}
-	check(t, silent.SetReadDeadline(time.Now().Add(5*time.Second)))
+	check(t, silent.SetReadDeadline(time.Now().Add(time.Minute)))
 	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the silent connection: %v", err)
 	}

@@ -236,7 +236,7 @@ func TestTLSManyWatches(t *testing.T) {
 	}
 	began := time.Now()
 	w.want("/v3/kv/range", `{"key":"eA=="}`, 200, `{"header":`+head(1)+`}`)
-	if d := time.Since(began); d > 3*time.Second {
+	if d := time.Since(began); d > 30*time.Second {
 		t.Errorf("a range took %v", d)
 	}
 	cancel()
@@ -257,8 +257,8 @@ func TestTLSStop(t *testing.T) {
 	check(t, err)
 	defer silent.Close()
 	began := time.Now()
-	stop(s.running, 20*time.Second)
-	if d := time.Since(began); d > 10*time.Second {
+	stop(s.running, 2*time.Minute)
+	if d := time.Since(began); d > time.Minute {
 		t.Errorf("Stop took %v", d)
 	}
 	_, err = stream.Recv()

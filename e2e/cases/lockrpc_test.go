@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
@@ -64,7 +63,7 @@ func TestWaiterHearsOfItsLostSession(t *testing.T) {
 	}
 	second, third := s.lockingRPC(ctx, "l", b), s.lockingRPC(ctx, "l", c)
 	s.Revoke(b)
-	err = harness.Within(t, "the waiter without a session", time.Second, second)
+	err = harness.Within(t, "the waiter without a session", harness.Promptly, second)
 	if st := status.Convert(err); st.Code() != codes.Unknown || st.Message() != "mutex: session is expired" {
 		t.Errorf("the waiter without a session: %v", err)
 	}
@@ -95,7 +94,7 @@ func TestWaiterHearsOfItsLostSession(t *testing.T) {
 		}
 	}
 	s.Revoke(d)
-	err = harness.Within(t, "the candidate without a session", time.Second, campaign)
+	err = harness.Within(t, "the candidate without a session", harness.Promptly, campaign)
 	if st := status.Convert(err); st.Code() != codes.Unknown || st.Message() != "election: session is expired" {
 		t.Errorf("the candidate without a session: %v", err)
 	}

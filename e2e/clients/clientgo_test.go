@@ -32,7 +32,7 @@ const (
 	// client-go draws.
 	electionTry = electionRetry * 22 / 10
 	// electionSlack is for a busy machine.
-	electionSlack = 2 * time.Second
+	electionSlack = 5 * time.Second
 )
 
 // candidateBinary builds the candidate once for all tests and returns its path.

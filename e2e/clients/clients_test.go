@@ -143,7 +143,7 @@ func sessionEndsWithItsLease(t *testing.T, _ *harness.Process, c *clientv3.Clien
 	}
 	select {
 	case <-s.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(harness.LongWait):
 		t.Error("the session does not hear that its lease is gone")
 	}
 	if err := concurrency.NewMutex(other, "session/lock").TryLock(t.Context()); err != nil {
@@ -217,7 +217,7 @@ func namespacePrefixes(t *testing.T, _ *harness.Process, c *clientv3.Client) {
 	if err != nil || len(r.Kvs) != 2 || string(r.Kvs[0].Key) != "a" {
 		t.Errorf("everything in the namespace: %v, %v", r, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.LongWait)
 	defer cancel()
 	var keys []string
 	for r := range w.Watch(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(rev)) {
@@ -239,7 +239,7 @@ func namingFollows(t *testing.T, _ *harness.Process, c *clientv3.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.LongWait)
 	defer cancel()
 	if err := m.AddEndpoint(ctx, "service/a", endpoints.Endpoint{Addr: "127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
@@ -269,7 +269,7 @@ func mirrorFollows(t *testing.T, _ *harness.Process, c *clientv3.Client) {
 	for i := range before {
 		put(t, c, fmt.Sprintf("mirror/%04d", i), "v")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.LongWait)
 	defer cancel()
 	s := mirror.NewSyncer(c, "mirror/", 0)
 	pages, errs := s.SyncBase(ctx)

@@ -89,7 +89,7 @@ func (c *ctl) follow(args ...string) (await func(want string)) {
 	})
 	return func(want string) {
 		c.t.Helper()
-		ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(c.t.Context(), harness.LongWait)
 		defer cancel()
 		re := regexp.MustCompile(want)
 		for !re.MatchString(out.String()) {
@@ -223,7 +223,7 @@ func ctlMirror(t *testing.T, c *ctl) {
 	c.run("OK", "put", "m/1", "before")
 	c.follow("make-mirror", to.Addr, "--prefix=m/")
 	mirror := newCtl(t, to)
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(harness.LongWait)
 	for n := 0; ; n++ {
 		c.run("OK", "put", "m/2", fmt.Sprint(n))
 		out, err := mirror.try("", "get", "m/", "--prefix")

@@ -113,7 +113,7 @@ func renewThrough(ctx context.Context, t *testing.T, id clientv3.LeaseID, client
 // writeSoon writes a key within a fail-over's time.
 func writeSoon(ctx context.Context, t *testing.T, client *clientv3.Client, key string) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); ; {
+	for deadline := time.Now().Add(30 * time.Second); ; {
 		try, stop := context.WithTimeout(ctx, 3*time.Second)
 		_, err := client.Put(try, key, "")
 		stop()

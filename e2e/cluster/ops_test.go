@@ -245,13 +245,17 @@ func (c *cluster) fillBytes(mib, size int) {
 	var wg sync.WaitGroup
 	var next atomic.Int64
 	most := mib << 20 / size
+	ctx := c.bound()
 	for w := range 24 {
 		wg.Go(func() {
 			for n := int(next.Add(1)); n <= most; n = int(next.Add(1)) {
 				key := fmt.Sprintf("%s/%d", keys[n%len(keys)], n%(most/2))
-				if _, err := c.clients[w%3].Put(c.t.Context(), key, value); err != nil {
-					c.t.Error(err)
-					return
+				// It is no test yet: what a busy machine does not write in time is written again.
+				for _, err := c.clients[w%3].Put(ctx, key, value); err != nil; _, err = c.clients[w%3].Put(ctx, key, value) {
+					if ctx.Err() != nil {
+						c.t.Error(err)
+						return
+					}
 				}
 			}
 		})

@@ -11,8 +11,8 @@ import (
 func TestKilledNodeIsNotWaitedFor(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		const election = 4 * time.Second
-		c := newCluster(t, shards, nil, "--heartbeat-interval", "400", "--election-timeout", "4000")
+		const election = 10 * time.Second // long enough for a busy machine
+		c := newCluster(t, shards, nil, "--heartbeat-interval", "1000", "--election-timeout", "10000")
 		leader := c.leader()
 		killed := time.Now()
 		c.must(c.Nodes[leader].Kill())

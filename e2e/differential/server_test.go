@@ -128,7 +128,7 @@ func startLatchkey(t *testing.T, flags ...string) *server {
 		t.Fatalf("start latchkey: %v", err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := n.Stop(ctx); err != nil {
 			t.Errorf("stop latchkey: %v", err)

@@ -102,7 +102,7 @@ func (p *Process) Start() {
 	p.Launch()
 	c := p.Client()
 	defer closeAll(c)
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), LongWait)
 	defer cancel()
 	for {
 		try, stop := context.WithTimeout(ctx, time.Second)
@@ -133,7 +133,7 @@ func (p *Process) RunToEnd() (int, string) {
 			return exit.ExitCode(), p.Log.String()
 		}
 		return 0, p.Log.String()
-	case <-time.After(20 * time.Second):
+	case <-time.After(LongWait):
 		p.Kill()
 		p.T.Fatal("server did not end")
 		return 0, ""
@@ -162,7 +162,7 @@ func (p *Process) Terminate() error {
 	select {
 	case err := <-p.waited:
 		return err
-	case <-time.After(20 * time.Second):
+	case <-time.After(LongWait):
 		p.T.Fatal("server does not stop")
 		return nil
 	}

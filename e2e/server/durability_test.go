@@ -62,7 +62,7 @@ func (w *chain) run(ctx context.Context, c *clientv3.Client) {
 
 func (w *chain) check(t *testing.T, c *clientv3.Client) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.LongWait)
 	defer cancel()
 	r, err := c.Get(ctx, w.key)
 	if err != nil {
@@ -157,7 +157,7 @@ func checkWatched(t *testing.T, c *clientv3.Client, chains []*chain, watched [][
 	}
 	// The watch client delivers to the watchers in order: one more round trip of
 	// a watch of its own shows that the stream has passed the last writes.
-	done, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	done, cancel := context.WithTimeout(t.Context(), harness.LongWait)
 	defer cancel()
 	for _, w := range chains {
 		for r := range c.Watch(done, w.key, clientv3.WithRev(1)) {

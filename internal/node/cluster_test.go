@@ -116,7 +116,7 @@ func (c *cluster) stop(machines ...*machine) {
 		if m.node == nil {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		if err := m.node.Stop(ctx); err != nil {
 			c.t.Error(err)
 		}

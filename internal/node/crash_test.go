@@ -68,7 +68,7 @@ func startNode(t *testing.T, state vfs.FS, raft raftvfs.FS, change ...func(*Opti
 
 func (c *crashable) stop() {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := c.node.Stop(ctx); err != nil {
 		c.t.Error(err)
@@ -119,7 +119,7 @@ func (w *writer) run(n *Node, crashed *atomic.Bool) {
 // from there.
 func (w *writer) check(t *testing.T, n *Node) int64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	resp, err := n.router.Range(ctx, &pb.RangeRequest{Key: []byte(w.key)})
 	if err != nil {
@@ -250,7 +250,7 @@ func (c *crashable) revoke(id int64) {
 // ended in all shards, or goes on to: no key hangs on it, and its writers begin anew.
 func ended(t *testing.T, n *Node, id int64, writers []*writer) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := n.router.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: id})
 	if !errors.Is(err, lease.ErrNotFound) {

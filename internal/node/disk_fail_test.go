@@ -32,7 +32,7 @@ func TestFailingStateDiskFailsTheNode(t *testing.T) {
 	defer failing.Store(false)
 	failing.Store(true)
 	value := make([]byte, 256<<10)
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	for i := 0; ; i++ {
 		select {
 		case err := <-n.Failed():

@@ -104,7 +104,7 @@ func newMeasuredNode(t *testing.T) *measuredNode {
 	}
 	t.Cleanup(func() {
 		_ = conn.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := n.Stop(ctx); err != nil {
 			t.Error(err)
@@ -407,7 +407,7 @@ func TestMetricsMove(t *testing.T) {
 		for _, name := range strings.Fields(d.moves) {
 			covered[name] = true
 			// A client has its answer before the call counts as handled.
-			for deadline := time.Now().Add(10 * time.Second); n.values()[name] == before[name]; time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(time.Minute); n.values()[name] == before[name]; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Errorf("%s: %s stays at %v", d.name, name, before[name])
 					break

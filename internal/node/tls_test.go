@@ -164,7 +164,7 @@ func (g *greeter) call(client *tls.Config) (tls.ConnectionState, error) {
 	g.t.Helper()
 	raw, err := net.DialTimeout("tcp", g.addr, 10*time.Second)
 	check(g.t, err)
-	check(g.t, raw.SetDeadline(time.Now().Add(10*time.Second)))
+	check(g.t, raw.SetDeadline(time.Now().Add(time.Minute)))
 	defer raw.Close()
 	c := tls.Client(raw, client)
 	_, err = io.ReadFull(c, make([]byte, len("hello")))

@@ -113,7 +113,7 @@ func (d *door) freeze() (thaw func()) {
 }
 
 // testTimeout is long for machines that are busy; shortly is for tests that wait for it.
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 func shortly(c *Config) { c.Timeout = 300 * time.Millisecond }
 
@@ -166,7 +166,7 @@ func (n *net3) echo() {
 // until calls fn until it reports success.
 func until(t *testing.T, what string, fn func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !fn(); {
+	for deadline := time.Now().Add(testTimeout); !fn(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}
