@@ -26,7 +26,7 @@ func TestHostNameChanges(t *testing.T) {
 			t.Fatalf("on host %s: revision %d after %d", name, next, rev)
 		}
 		rev = s.Revision()
-		logs, err := os.ReadDir(s.Dir + "/raft/data/" + name)
+		logs, err := os.ReadDir(s.Dir + "/raft/data/dragonboat/" + name)
 		if err != nil || len(logs) == 0 {
 			t.Errorf("the host is not called %s for the server: %v, %v", name, logs, err)
 		}
