@@ -8,21 +8,14 @@ import (
 	"net"
 	"net/url"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // channel is the caller's end of a stream that was let in.
 type channel struct {
-	traffic Traffic
-	stream  grpc.ClientStream
-	// conn is made on raw; each is nil until there is one.
-	conn *grpc.ClientConn
-	raw  net.Conn
+	*stream
+
 	// ctx ends with the stream, for the cause given to cancel.
 	ctx    context.Context //nolint:containedctx // the stream's
 	cancel context.CancelCauseFunc
@@ -31,6 +24,8 @@ type channel struct {
 	timeout time.Duration
 	// unhook lets go of the mesh's context.
 	unhook func() bool
+	// beating is done when this side says no more that it lives.
+	beating sync.WaitGroup
 }
 
 // open opens a stream to a node. ctx bounds the stream's life. errNobody says that nobody
@@ -62,7 +57,7 @@ func (m *Mesh) open(ctx context.Context, g greeting) (*channel, error) {
 
 // openAt opens a stream to a node at one of its URLs.
 func (m *Mesh) openAt(ctx context.Context, u string, g greeting) (*channel, error) {
-	ch := &channel{traffic: m.cfg.Traffic(g.To), timeout: m.cfg.Timeout}
+	ch := &channel{timeout: m.cfg.Timeout}
 	ch.ctx, ch.cancel = context.WithCancelCause(ctx)
 	ch.unhook = context.AfterFunc(m.ctx, func() { ch.cancel(errClosed) })
 	ch.silence = time.AfterFunc(m.cfg.handshake(), func() { ch.cancel(errSlow) })
@@ -78,16 +73,17 @@ func (m *Mesh) openAt(ctx context.Context, u string, g greeting) (*channel, erro
 		return nil, err
 	}
 	ch.silence = time.AfterFunc(ch.timeout, func() { ch.cancel(errSilent) })
+	ch.beating.Go(func() { ch.beat(ch.ctx, ch.timeout) })
 	return ch, nil
 }
 
-// connect shakes hands on a new connection, and opens the stream.
+// connect shakes hands on a new connection.
 func (m *Mesh) connect(ch *channel, u string, g greeting) error {
 	conn, err := m.dial(ch.ctx, u)
 	if err != nil {
 		return fmt.Errorf("dial: %w", err)
 	}
-	ch.raw = conn
+	ch.stream = m.stream(conn, g.To)
 	release := bound(ch.ctx, conn)
 	if err := m.call(conn, g); err != nil {
 		release()
@@ -96,26 +92,7 @@ func (m *Mesh) connect(ch *channel, u string, g greeting) error {
 	if !release() {
 		return errSlow
 	}
-	var used atomic.Bool
-	ch.conn, err = grpc.NewClient("passthrough:///peer",
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // the connection is there, with TLS where it has any
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			if used.Swap(true) {
-				return nil, errUsed
-			}
-			return conn, nil
-		}),
-		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
-		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw{}),
-			grpc.MaxCallRecvMsgSize(m.cfg.MaxFrame), grpc.MaxCallSendMsgSize(m.cfg.MaxFrame)),
-	)
-	if err != nil {
-		return fmt.Errorf("make stream: %w", err)
-	}
-	if ch.stream, err = ch.conn.NewStream(ch.ctx, &service.Streams[0], openMethod); err != nil {
-		return fmt.Errorf("open stream: %w", err)
-	}
+	context.AfterFunc(ch.ctx, func() { _ = conn.Close() })
 	return nil
 }
 
@@ -159,25 +136,23 @@ func (m *Mesh) clientTLS() (*tls.Config, error) {
 // receive returns the next message that says something.
 func (ch *channel) receive() ([]byte, error) {
 	for {
-		var b []byte
-		if err := ch.stream.RecvMsg(&b); err != nil {
+		b, err := ch.stream.receive()
+		if err != nil {
 			return nil, ch.cause(err)
 		}
 		ch.silence.Reset(ch.timeout)
-		ch.traffic.Received(len(b))
 		if len(b) > 0 {
 			return b, nil
 		}
 	}
 }
 
-// send hands a message to the stream, which keeps it. One goroutine at a time.
+// send sends a message.
 func (ch *channel) send(b []byte) error {
-	if err := ch.stream.SendMsg(&b); err != nil {
+	if err := ch.stream.send(b); err != nil {
 		ch.traffic.SendFailed()
 		return ch.cause(err)
 	}
-	ch.traffic.Sent(len(b))
 	return nil
 }
 
@@ -194,43 +169,8 @@ func (ch *channel) close() {
 	ch.silence.Stop()
 	ch.unhook()
 	ch.cancel(errClosed)
-	if ch.conn != nil {
+	if ch.stream != nil {
 		_ = ch.conn.Close()
 	}
-	if ch.raw != nil {
-		_ = ch.raw.Close()
-	}
-}
-
-// sender lets several goroutines send on the called side of a stream.
-type sender struct {
-	traffic Traffic
-	stream  grpc.ServerStream
-	mu      sync.Mutex
-}
-
-func (s *sender) send(b []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.stream.SendMsg(&b); err != nil {
-		return err
-	}
-	s.traffic.Sent(len(b))
-	return nil
-}
-
-// beat says every third of the timeout that this side lives, until ctx ends.
-func (s *sender) beat(ctx context.Context, timeout time.Duration) {
-	t := time.NewTicker(max(timeout/3, time.Millisecond))
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-			if s.send(nil) != nil {
-				return
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
+	ch.beating.Wait()
 }

@@ -24,7 +24,6 @@ var (
 	errNoTLS      = errors.New("peer: this node was started without certificates for other nodes")
 	errForeign    = errors.New("peer: the other side speaks another protocol")
 	errTurnedAway = errors.New("peer: the other side was not let in")
-	errUsed       = errors.New("peer: a connection is made once")
 	errChunk      = errors.New("peer: the other node refused the snapshot")
 )
 

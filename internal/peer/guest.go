@@ -3,90 +3,59 @@ package peer
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"log/slog"
 	"net"
 	"sync"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
+	"time"
 )
 
-// serveStream is gRPC's way to the mesh.
-func serveStream(m any, stream grpc.ServerStream) error {
-	mesh, ok := m.(*Mesh)
-	if !ok {
-		return errStream
+// admit serves the connections of a listener until that is closed.
+func (m *Mesh) admit(l net.Listener) {
+	pause := firstPause
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			pause = firstPause
+			m.wg.Go(func() { m.accept(conn) })
+			continue
+		case errors.Is(err, net.ErrClosed):
+			return
+		}
+		m.cfg.Log.Error("another node could not be let in", slog.String("address", l.Addr().String()), slog.String("error", err.Error()))
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-m.ctx.Done():
+			t.Stop()
+			return
+		}
+		pause = min(2*pause, longestPause)
 	}
-	return mesh.accept(stream)
 }
 
-// admitted is what a connection's handshake has proved.
-type admitted struct{ *greeting }
-
-// AuthType names how.
-func (admitted) AuthType() string { return "latchkey" }
-
-// entrance lets gRPC speak with those alone who have been let in.
-type entrance struct{ m *Mesh }
-
-var _ credentials.TransportCredentials = entrance{}
-
-// ServerHandshake makes the called side of the handshake.
-func (e entrance) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	g, err := e.m.answer(conn)
-	e.m.unproved.done(conn)
+// accept shakes hands on a connection and serves its stream.
+func (m *Mesh) accept(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	g, err := m.answer(conn)
+	m.unproved.done(conn)
 	if err != nil {
-		return nil, nil, err
+		return
 	}
-	return &guestConn{Conn: conn, leave: sync.OnceFunc(func() { e.m.leave(g.Node) })}, admitted{g}, nil
-}
-
-// ClientHandshake is never called.
-func (entrance) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errStream
-}
-
-// Info describes the handshake.
-func (entrance) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "latchkey"}
-}
-
-// Clone returns the same.
-func (e entrance) Clone() credentials.TransportCredentials { return e }
-
-// OverrideServerName does nothing.
-func (entrance) OverrideServerName(string) error { return nil }
-
-// guestConn is a connection that is counted until it is closed.
-type guestConn struct {
-	net.Conn
-
-	leave func()
-}
-
-// Close closes the connection.
-func (c *guestConn) Close() error {
-	c.leave()
-	return c.Conn.Close()
-}
-
-// accept serves one stream of another node.
-func (m *Mesh) accept(stream grpc.ServerStream) error {
-	p, ok := peer.FromContext(stream.Context())
-	if !ok {
-		return errStream
+	defer m.leave(g.Node)
+	ctx, cancel := context.WithCancel(m.ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if conn.SetDeadline(time.Time{}) != nil {
+		return
 	}
-	a, ok := p.AuthInfo.(admitted)
-	if !ok {
-		return errStream
-	}
-	g := a.greeting
 	serve := m.purpose(g)
 	if serve == nil {
-		return errClosed
+		return
 	}
-	s := &sender{traffic: m.cfg.Traffic(g.Node), stream: stream}
-	ctx, cancel := context.WithCancel(stream.Context())
+	s := &guest{m.stream(conn, g.Node), m.cfg.Timeout}
 	var beating sync.WaitGroup
 	beating.Go(func() { s.beat(ctx, m.cfg.Timeout) })
 	defer beating.Wait()
@@ -95,11 +64,38 @@ func (m *Mesh) accept(stream grpc.ServerStream) error {
 		m.replace(g.Node, &cancel)
 		defer m.replaced(g.Node, &cancel)
 	}
-	return serve(ctx, g, s)
+	_ = serve(ctx, g, s) // the caller finds out when the connection is closed
+}
+
+// guest is the called side's end of a stream.
+type guest struct {
+	*stream
+
+	timeout time.Duration
+}
+
+// receive hands the messages of a stream to fn until ctx ends, which closes the connection, the
+// stream breaks, the caller is silent for too long or fn fails.
+func (s *guest) receive(ctx context.Context, fn func([]byte) error) error {
+	for {
+		if err := s.conn.SetReadDeadline(time.Now().Add(2 * s.timeout)); err != nil {
+			return err
+		}
+		b, err := s.stream.receive()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err == nil && len(b) > 0 {
+			err = fn(b)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // purpose returns what serves a stream of the greeting's purpose, nil if that is gone.
-func (m *Mesh) purpose(g *greeting) func(context.Context, *greeting, *sender) error {
+func (m *Mesh) purpose(g *greeting) func(context.Context, *greeting, *guest) error {
 	if g.Purpose == carriesCalls {
 		return m.serveCalls
 	}
@@ -153,38 +149,11 @@ func (m *Mesh) replaced(node uint64, cancel *context.CancelFunc) {
 	}
 }
 
-// receive hands the messages of a stream to fn until ctx ends, the stream breaks or fn
-// fails.
-func (s *sender) receive(ctx context.Context, fn func([]byte) error) error {
-	failed := make(chan error, 1)
-	// When ctx ends the caller returns, which ends the stream and the goroutine.
-	go func() {
-		for {
-			var b []byte
-			err := s.stream.RecvMsg(&b)
-			if err == nil && ctx.Err() == nil {
-				s.traffic.Received(len(b))
-				err = fn(b)
-			}
-			if err != nil {
-				failed <- err
-				return
-			}
-		}
-	}()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // conversation serves the calls of one node.
 type conversation struct {
 	m    *Mesh
 	from uint64
-	s    *sender
+	s    *guest
 	ctx  context.Context //nolint:containedctx // lives as long as the stream
 	kick chan struct{}
 	// wg counts the goroutines of calls and the one that sends answers.
@@ -209,7 +178,7 @@ type answer struct {
 }
 
 // serveCalls serves a stream of calls.
-func (m *Mesh) serveCalls(ctx context.Context, g *greeting, s *sender) error {
+func (m *Mesh) serveCalls(ctx context.Context, g *greeting, s *guest) error {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &conversation{
 		m: m, from: g.Node, s: s, ctx: ctx, kick: make(chan struct{}, 1), running: make(map[uint64]context.CancelFunc),

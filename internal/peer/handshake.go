@@ -223,7 +223,7 @@ func (m *Mesh) answer(conn net.Conn) (*greeting, error) {
 	h := &handshake{conn: conn, secret: m.cfg.Secret}
 	first := make([]byte, len(preface))
 	if _, err := io.ReadFull(conn, first); err != nil {
-		return nil, err //nolint:wrapcheck // gRPC knows io.EOF
+		return nil, err
 	}
 	if string(first) != preface {
 		return nil, errForeign

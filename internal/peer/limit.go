@@ -97,7 +97,7 @@ func (u *unproved) closeLocked(e *list.Element) {
 }
 
 // bounded is a listener whose connections have a while for all that comes before they are
-// proved, TLS included. gRPC lifts the deadline.
+// proved, TLS included.
 type bounded struct {
 	net.Listener
 
@@ -109,7 +109,7 @@ type bounded struct {
 func (b bounded) Accept() (net.Conn, error) {
 	c, err := b.Listener.Accept()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // gRPC looks at it
+		return nil, err
 	}
 	if err := c.SetDeadline(time.Now().Add(b.within)); err != nil {
 		_ = c.Close() // gone already; whoever serves finds out

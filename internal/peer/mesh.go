@@ -9,9 +9,6 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
 )
 
 // Config says who a node is, whom it lets in and where it finds the others.
@@ -59,8 +56,6 @@ const (
 const (
 	// batchBytes is when a message of calls or answers is full enough.
 	batchBytes = 1 << 20
-	// window is how many bytes may be on their way on a stream.
-	window = 4 << 20
 	// maxStreams bounds the streams that one node has to this one.
 	maxStreams = 128
 	// maxRunning bounds the calls of one node that run here, and maxHeld the bytes of
@@ -70,8 +65,6 @@ const (
 	// firstPause and longestPause lie between two attempts to reach a node.
 	firstPause   = 10 * time.Millisecond
 	longestPause = time.Second
-	// idleConnection is how long a connection without a stream may last.
-	idleConnection = 15 * time.Second
 )
 
 // handshake is how long a handshake may take. TLS, HTTP/2 and the greeting wait for each
@@ -85,7 +78,6 @@ type Handler func(ctx context.Context, from uint64, request []byte) (answer []by
 // Mesh connects a node to all others. Its methods may be called from any goroutine.
 type Mesh struct {
 	cfg    Config
-	server *grpc.Server
 	ctx    context.Context //nolint:containedctx // lives as long as the mesh
 	cancel context.CancelFunc
 	// unproved are the connections to this node that have not shaken hands.
@@ -97,6 +89,8 @@ type Mesh struct {
 	// The fields below are protected by mu.
 
 	closed bool
+	// listeners are where other nodes are let in.
+	listeners []net.Listener
 	// handler answers calls; nil until Handle.
 	handler Handler
 	// links are the ways to other nodes by id.
@@ -125,34 +119,8 @@ func New(cfg Config) *Mesh {
 		guests: make(map[uint64]int), callers: make(map[uint64]*context.CancelFunc), unproved: newUnproved(),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
-	m.server = grpc.NewServer(
-		grpc.Creds(entrance{m}),
-		grpc.ForceServerCodecV2(raw{}),
-		grpc.MaxRecvMsgSize(cfg.MaxFrame),
-		grpc.MaxSendMsgSize(cfg.MaxFrame),
-		grpc.InitialWindowSize(window),
-		grpc.InitialConnWindowSize(window),
-		grpc.ConnectionTimeout(cfg.handshake()),
-		grpc.MaxConcurrentStreams(1),
-		grpc.MaxHeaderListSize(8<<10),
-		grpc.WaitForHandlers(true),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle: idleConnection, Time: max(cfg.Timeout/2, time.Second), Timeout: cfg.Timeout,
-		}),
-	)
-	m.server.RegisterService(&service, m)
 	return m
 }
-
-// service is the one that all nodes offer each other.
-var service = grpc.ServiceDesc{
-	ServiceName: "latchkey.peer.Peer",
-	HandlerType: (*any)(nil),
-	Streams:     []grpc.StreamDesc{{StreamName: "Open", Handler: serveStream, ServerStreams: true, ClientStreams: true}},
-	Metadata:    "internal/peer",
-}
-
-const openMethod = "/latchkey.peer.Peer/Open"
 
 // Serve lets other nodes in on a listener until the mesh is closed. secure, if not nil, puts
 // TLS on it. It returns at once.
@@ -164,12 +132,13 @@ func (m *Mesh) Serve(l net.Listener, secure func(net.Listener) (net.Listener, er
 			return err
 		}
 	}
-	m.wg.Go(func() {
-		if err := m.server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			m.cfg.Log.Error("other nodes can't be served any more",
-				slog.String("address", l.Addr().String()), slog.String("error", err.Error()))
-		}
-	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return errors.Join(errClosed, l.Close())
+	}
+	m.listeners = append(m.listeners, l)
+	m.wg.Go(func() { m.admit(l) })
 	return nil
 }
 
@@ -235,10 +204,13 @@ func (m *Mesh) Reached(node uint64) bool {
 func (m *Mesh) Close() {
 	m.mu.Lock()
 	m.closed = true
+	listeners := m.listeners
 	m.mu.Unlock()
 	m.cancel()
+	for _, l := range listeners {
+		_ = l.Close() // nobody is let in any more in any case
+	}
 	m.unproved.closeAll()
-	m.server.Stop()
 	m.wg.Wait()
 }
 

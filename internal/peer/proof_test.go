@@ -378,3 +378,30 @@ func TestSilentCrowdIsBounded(t *testing.T) {
 		return len(n.doors[2].conns) <= maxUnproved+10
 	})
 }
+
+// A caller that was let in and then is gone without a word, as one whose link is cut, holds
+// nothing here for ever.
+func TestSilentGuestIsDropped(t *testing.T) {
+	n := start(t, shortly)
+	conn, err := net.Dial("tcp", n.doors[2].Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := n.meshes[1].call(conn, greeting{To: 2, Purpose: carriesCalls}); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetDeadline(time.Now().Add(testTimeout)); err != nil {
+		t.Fatal(err)
+	}
+	heard, err := io.Copy(io.Discard, conn)
+	if err != nil || heard == 0 {
+		t.Errorf("heard %d bytes, then %v: the connection is to be kept a while, and then closed", heard, err)
+	}
+	until(t, "the guest to be forgotten", func() bool {
+		m := n.meshes[2]
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.guests[1] == 0
+	})
+}

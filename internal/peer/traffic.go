@@ -3,7 +3,7 @@ package peer
 import "time"
 
 // Traffic is told what passes between this node and another. Its methods must not block.
-// Bytes are those of messages, without what gRPC and TLS add.
+// Bytes are those of messages, without what frames and TLS add.
 type Traffic interface {
 	// Sent tells of bytes handed to a stream, Received of those that came.
 	Sent(bytes int)

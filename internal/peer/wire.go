@@ -49,7 +49,7 @@ func (w *Wire) Deafen() {
 }
 
 // serveMessages takes the frames of a stream.
-func (w *Wire) serveMessages(ctx context.Context, g *greeting, s *sender) error {
+func (w *Wire) serveMessages(ctx context.Context, g *greeting, s *guest) error {
 	return s.receive(ctx, func(b []byte) error {
 		w.using.RLock()
 		defer w.using.RUnlock()
@@ -62,7 +62,7 @@ func (w *Wire) serveMessages(ctx context.Context, g *greeting, s *sender) error 
 }
 
 // serveSnapshot takes the parts of a snapshot.
-func (w *Wire) serveSnapshot(ctx context.Context, g *greeting, s *sender) error {
+func (w *Wire) serveSnapshot(ctx context.Context, g *greeting, s *guest) error {
 	take := func(b []byte) bool {
 		w.using.RLock()
 		defer w.using.RUnlock()
@@ -100,8 +100,8 @@ func (w *Wire) Connect(ctx context.Context, node uint64) (*Messages, error) {
 	return s, nil
 }
 
-// Send hands a frame to the stream, which keeps it. It waits while the other node takes
-// none, and fails once the stream is broken.
+// Send sends a frame. It waits while the other node takes none, and fails once the stream is
+// broken.
 func (s *Messages) Send(frame []byte) error { return s.ch.send(frame) }
 
 // Close ends the stream.
