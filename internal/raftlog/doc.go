@@ -7,12 +7,13 @@
 // A log is a directory of segments, files named by a number that rises. Frames are appended to
 // the newest; one that is full is sealed and the next is begun. A frame is
 //
-//	checksum (4) | length of payload (4) | number of the segment (8) | synced (8) | payload | zeros to a multiple of 8
+//	checksum (4) | length of payload (4) | segment (8) | synced (8) | payload | zeros to a multiple of 8
 //
-// little-endian; the checksum, CRC-32C, covers all that follows it up to the payload's end.
-// The number tells the frames of a segment from what is left of a file's former life: files are
-// used again, since a file that has its length already is synced faster. A payload is a
-// sequence of items, each about one replica: item.go.
+// little-endian; the checksum, CRC-32C, covers all that follows it up to the payload's end. The
+// segment is its number and 32 bits that were drawn at random when it was begun. It tells the
+// frames of a segment from what is left of a file's former life, since files are used again: one
+// that has its length already is synced faster. And nobody can write a value that looks like
+// a frame. A payload is a sequence of items, each about one replica: item.go.
 //
 // # What is durable when
 //

@@ -78,7 +78,7 @@ func (l *Log) end(start int) uint64 {
 		return 0
 	}
 	s := l.last()
-	l.pending = endFrame(l.pending, start, s.number, uint64(s.synced))
+	l.pending = endFrame(l.pending, start, s.id, uint64(s.synced))
 	l.made++
 	return l.made
 }

@@ -212,18 +212,15 @@ func TestDamageIsToldFromTornTail(t *testing.T) {
 	if len(ends) < 2 {
 		t.Fatalf("%d segments", len(ends))
 	}
-	// The last frame is not known to have been fsynced.
+	// What the last frame does not say to have been fsynced may be torn.
 	data := readFile(t, fs, last.path)
 	tail := int64(0)
-	for {
-		f, ok := readFrame(data, tail, last.number)
+	for at := int64(0); at < ends[last.path]; {
+		f, ok := readFrame(data, at, last.id)
 		if !ok {
 			t.Fatal("the last segment can't be read")
 		}
-		if f.next >= ends[last.path] {
-			break
-		}
-		tail = f.next
+		tail, at = int64(f.synced), f.next
 	}
 	rnd := rand.New(rand.NewPCG(n, 2))
 	flips := 0
@@ -266,7 +263,7 @@ func inPadding(l *Log, path string, content []byte, at int64) bool {
 			continue
 		}
 		for pos := int64(0); pos < s.end; {
-			f, ok := readFrame(content, pos, s.number)
+			f, ok := readFrame(content, pos, s.id)
 			if !ok {
 				return false
 			}
@@ -426,5 +423,29 @@ func TestFailedWriteEndsTheLog(t *testing.T) {
 	}
 	if err := l.SaveSnapshots([]raftpb.Update{{ShardID: 1, ReplicaID: 1, Snapshot: raftpb.Snapshot{Index: 1, Term: 1}}}); !errors.Is(err, failed) {
 		t.Errorf("after a failed fsync: %v", err)
+	}
+}
+
+// A value that looks like a frame is none: behind a torn frame it is no sign of damage.
+func TestValuesAreNoFrames(t *testing.T) {
+	const number, id = 7, 7<<randomBits | 0x12345678
+	for _, guess := range []uint64{number, number << randomBits, number<<randomBits | 1, id} {
+		data := endFrame(append(beginFrame(nil), "checkpoint"...), 0, id, 0)
+		start := len(data)
+		data = beginFrame(data)
+		for shift := range frameAlign {
+			data = append(data, make([]byte, shift)...)
+			at := len(data)
+			data = endFrame(beginFrame(data), at, guess, 1<<40)
+		}
+		data = endFrame(data, start, id, uint64(start))
+		data[start] ^= 1
+		if _, ok := readFrame(data, int64(start), id); ok {
+			t.Fatal("a torn frame is read")
+		}
+		// Who knows the id can make one: the test would see it.
+		if at, found := findWitness(data, int64(start), number, id); found != (guess == id) {
+			t.Errorf("with the id guessed as %x, right is %x: taken for a frame at %d: %v", guess, uint64(id), at, found)
+		}
 	}
 }

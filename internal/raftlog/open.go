@@ -100,7 +100,9 @@ func (l *Log) read(number uint64) (content, error) {
 	if err != nil {
 		return content{}, errors.Join(fmt.Errorf("read %s: %w", path, err), f.Close())
 	}
-	return content{&segment{number: number, path: path, reader: f, filled: int64(len(data))}, data}, nil
+	c := content{&segment{number: number, path: path, reader: f, filled: int64(len(data))}, data}
+	c.id, _ = identify(data, 0, number)
+	return c, nil
 }
 
 // recover reads the segments that are needed, and removes what else there is.
@@ -118,7 +120,7 @@ func (l *Log) recover(numbers []uint64) error {
 		}
 		return l.tidy(numbers)
 	}
-	first, _ := readFrame(newest.data, 0, newest.number)
+	first, _ := readFrame(newest.data, 0, newest.id)
 	lengths := make(map[uint64]int64)
 	err = eachItem(first, func(i item) error {
 		if i.kind != kindSegment {
@@ -168,10 +170,10 @@ func (l *Log) newest(numbers []uint64) (c content, begun bool, err error) {
 		if err != nil {
 			return c, false, err
 		}
-		if _, ok := readFrame(c.data, 0, number); ok {
+		if _, ok := readFrame(c.data, 0, c.id); ok && c.id>>randomBits == number {
 			return c, true, nil
 		}
-		at, damaged := findWitness(c.data, 0, number)
+		at, damaged := findWitness(c.data, 0, number, c.id)
 		if err := c.close(); err != nil {
 			return c, false, err
 		}
@@ -193,12 +195,12 @@ func broken(path string, at, witness int64) error {
 // ends at the first frame that can't be read.
 func (l *Log) replay(c content, length int64) error {
 	for length == 0 || c.end < length {
-		f, ok := readFrame(c.data, c.end, c.number)
+		f, ok := readFrame(c.data, c.end, c.id)
 		if !ok {
 			if length > 0 {
 				return fmt.Errorf("%w: %s has an unreadable record at offset %d of %d; %s", ErrDamaged, c.path, c.end, length, remedy)
 			}
-			if at, damaged := findWitness(c.data, c.end, c.number); damaged {
+			if at, damaged := findWitness(c.data, c.end, c.number, c.id); damaged {
 				return broken(c.path, c.end, at)
 			}
 			return nil

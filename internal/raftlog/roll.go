@@ -106,7 +106,7 @@ func (l *Log) checkpoint(next *segment, kept []*segment, emptied map[*segment]bo
 			return err
 		}
 	}
-	b = endFrame(b, 0, next.number, 0)
+	b = endFrame(b, 0, next.id, 0)
 	if err := next.write(b, 0); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 
@@ -22,7 +23,9 @@ var zeros [maxFill]byte
 // segment is one file of a log.
 type segment struct {
 	number uint64
-	path   string
+	// id is the number and random bits behind it.
+	id   uint64
+	path string
 	// file is for writing; nil once the segment is sealed.
 	file vfs.File
 	// reader is for reading.
@@ -51,7 +54,10 @@ func fileNumber(name string) (uint64, bool) {
 // create makes a segment's file, of the one at old if that is not empty.
 func (o Options) create(number uint64, old string) (*segment, error) {
 	fs := o.FS
-	s := &segment{number: number, path: fs.PathJoin(o.Dir, fileName(number)), fill: min(maxFill, o.SegmentBytes)}
+	s := &segment{
+		number: number, id: number<<randomBits | uint64(rand.Uint32()), path: fs.PathJoin(o.Dir, fileName(number)),
+		fill: min(maxFill, o.SegmentBytes),
+	}
 	if old != "" {
 		var err error
 		if s.file, err = fs.ReuseForWrite(old, s.path); err != nil {
