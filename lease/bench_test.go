@@ -63,7 +63,7 @@ func BenchmarkMemory(b *testing.B) {
 }
 
 func BenchmarkRenew(b *testing.B) {
-	for _, n := range []int64{1_000, 1_000_000} {
+	for _, n := range []int64{1_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			c := NewClock(testTick)
 			c.Start(0, nil)
@@ -83,6 +83,31 @@ func BenchmarkRenew(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkTick measures one step of a clock with 100,000 leases, each of which is
+// renewed every 20 s.
+func BenchmarkTick(b *testing.B) {
+	const n = 100_000
+	c := NewClock(testTick)
+	c.Start(0, nil)
+	for id := range int64(n) {
+		c.Grant(0, id, 60)
+	}
+	b.ReportAllocs()
+	var now time.Duration
+	var id int64
+	for b.Loop() {
+		now += testTick
+		for range n * testTick / (20 * time.Second) {
+			id = (id + 7919) % n
+			c.Renew(now, id)
+		}
+		c.Advance(now)
+		if due := c.Due(n); len(due) != 0 {
+			b.Fatalf("%d leases end", len(due))
+		}
 	}
 }
 

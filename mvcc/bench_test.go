@@ -201,7 +201,7 @@ func BenchmarkCount(b *testing.B) {
 // up to the batches being polled.
 func BenchmarkFanOut(b *testing.B) {
 	for _, end := range []string{"", "kez"} {
-		for _, n := range []int{1, 100, 10_000} {
+		for _, n := range []int{1, 500, 10_000} {
 			b.Run(fmt.Sprintf("end=%q/watchers=%d", end, n), func(b *testing.B) {
 				e := benchEnv(b)
 				groups := make([]*Group, 10)

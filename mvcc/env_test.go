@@ -64,7 +64,9 @@ func newEnv(t fataler, fs vfs.FS) *env {
 
 func (e *env) open() {
 	e.t.Helper()
-	db, err := pebble.Open("db", &pebble.Options{FS: e.fs, Logger: quiet{e.t}, MemTableSize: e.memTable, CacheSize: e.cache})
+	db, err := pebble.Open("db", &pebble.Options{
+		FS: e.fs, Logger: quiet{e.t}, MemTableSize: e.memTable, CacheSize: e.cache, FormatMajorVersion: pebble.FormatNewest,
+	})
 	if err != nil {
 		e.t.Fatalf("open Pebble: %v", err)
 	}
