@@ -34,7 +34,7 @@ func (r *reader) rangeKeys(ctx context.Context, req *pb.RangeRequest) (*pb.Range
 	if hasFilters(req) {
 		f.items = slices.DeleteFunc(f.items, func(it *item) bool { return filtered(req, it) })
 	}
-	if err := r.sort(req, f.items); err != nil {
+	if err := r.sort(ctx, req, f.items); err != nil {
 		return nil, err
 	}
 	if req.Limit > 0 && int64(len(f.items)) > req.Limit {
@@ -104,7 +104,7 @@ const ctxInterval = 1024
 
 // sort brings items, which are in key order, into the order of req. Equal ones
 // stay in key order.
-func (r *reader) sort(req *pb.RangeRequest, items []*item) error {
+func (r *reader) sort(ctx context.Context, req *pb.RangeRequest, items []*item) error {
 	var compare func(a, b *item) int
 	switch {
 	case len(items) < 2 || req.SortTarget == pb.RangeRequest_KEY && req.SortOrder != pb.RangeRequest_DESCEND:
@@ -113,11 +113,10 @@ func (r *reader) sort(req *pb.RangeRequest, items []*item) error {
 		slices.Reverse(items)
 		return nil
 	case req.SortTarget == pb.RangeRequest_VALUE:
-		values, err := r.values(items)
-		if err != nil {
+		if err := r.hold(ctx, items); err != nil {
 			return err
 		}
-		compare = func(a, b *item) int { return bytes.Compare(values[a], values[b]) }
+		compare = func(a, b *item) int { return bytes.Compare(a.value, b.value) }
 	default:
 		compare = keyCompare(req.SortTarget)
 	}
@@ -132,16 +131,19 @@ func (r *reader) sort(req *pb.RangeRequest, items []*item) error {
 	return nil
 }
 
-func (r *reader) values(items []*item) (map[*item][]byte, error) {
-	values := make(map[*item][]byte, len(items))
-	for _, it := range items {
-		v, err := r.value(it)
-		if err != nil {
-			return nil, err
-		}
-		values[it] = v
+// hold puts copies that have their values in place of items.
+func (r *reader) hold(ctx context.Context, items []*item) error {
+	values, err := r.values(ctx, items)
+	if err != nil {
+		return err
 	}
-	return values, nil
+	held := make([]item, len(items))
+	for i, it := range items {
+		held[i] = *it
+		held[i].value = values[i]
+		items[i] = &held[i]
+	}
+	return nil
 }
 
 // kvs turns items into what the request wants to see of them.
@@ -152,25 +154,25 @@ func (r *reader) kvs(ctx context.Context, req *pb.RangeRequest, items []*item) (
 	// keys_only leaves out the lease too, unless the answer was sorted by the
 	// values: etcd then has read whole versions.
 	bare := req.KeysOnly && req.SortTarget != pb.RangeRequest_VALUE
-	slab := make([]mvccpb.KeyValue, len(items))
+	all := make([]mvccpb.KeyValue, len(items))
 	out := make([]*mvccpb.KeyValue, len(items))
 	for i, it := range items {
-		kv := &slab[i]
+		kv := &all[i]
 		out[i] = kv
 		it.fill(kv)
 		if bare {
 			kv.Lease = 0
 		}
-		if req.KeysOnly {
-			continue
-		}
-		var err error
-		if kv.Value, err = r.value(it); err != nil {
-			return nil, err
-		}
-		if i%ctxInterval == ctxInterval-1 && ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
+	}
+	if req.KeysOnly {
+		return out, nil
+	}
+	values, err := r.values(ctx, items)
+	if err != nil {
+		return nil, err
+	}
+	for i, v := range values {
+		out[i].Value = v
 	}
 	return out, nil
 }

@@ -3,9 +3,7 @@ package mvcc
 import (
 	"bytes"
 	"cmp"
-	"fmt"
 	"math"
-	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/tidwall/btree"
@@ -93,37 +91,6 @@ func (r *reader) ascend(span keys.Span, fn func(*item) bool) {
 	r.cur.Ascend(&r.probe, func(it *item) bool {
 		return (span.Unbounded() || bytes.Compare(it.key, span.End) < 0) && fn(it)
 	})
-}
-
-// value returns the value of version it. The result must not be changed.
-func (r *reader) value(it *item) ([]byte, error) {
-	if it.value != nil || it.size == 0 {
-		return it.value, nil
-	}
-	if r.pending != nil {
-		if v, ok := r.pending.values[it]; ok {
-			return v, nil
-		}
-	}
-	r.buf = r.layout.appendVersion(r.buf[:0], it.key, it.mod, it.sub)
-	return loadValue(r.db, r.buf, it)
-}
-
-// loadValue reads the value of version it, which is stored at k.
-func loadValue(db *pebble.DB, k []byte, it *item) (value []byte, err error) {
-	b, closer, err := db.Get(k)
-	if err != nil {
-		return nil, fmt.Errorf("read value of %q at %d: %w", it.key, it.mod, err)
-	}
-	defer func() { err = closeAfter(closer, err) }()
-	rec, err := decodeRecord(b)
-	if err != nil {
-		return nil, fmt.Errorf("read value of %q at %d: %w", it.key, it.mod, err)
-	}
-	if len(rec.value) != int(it.size) {
-		return nil, fmt.Errorf("read value of %q at %d: %d bytes, not %d: %w", it.key, it.mod, len(rec.value), it.size, ErrCorrupt)
-	}
-	return slices.Clone(rec.value), nil
 }
 
 // kv returns version it with its value.
