@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
@@ -24,49 +25,35 @@ func (v *View) AttachedAt(ctx context.Context, lease int64, now [][]byte) ([][]b
 	return attached, nil
 }
 
-func (v *View) attachedAt(ctx context.Context, lease int64, now [][]byte) ([][]byte, error) {
+func (v *View) attachedAt(ctx context.Context, lease int64, now [][]byte) (list [][]byte, err error) {
 	attached := make(map[string]struct{}, len(now))
 	for _, key := range now {
 		attached[string(key)] = struct{}{}
 	}
-	changed, err := v.changedSince(v.rev)
+	changed, _, err := v.changedSince(ctx, keys.Span{}, v.rev, math.MaxInt)
 	if err != nil {
-		return nil, fmt.Errorf("read history: %w", err)
+		return nil, err
 	}
-	for key := range changed {
-		delete(attached, key)
-		err := v.eachPast(ctx, keys.Point([]byte(key)), v.rev, func(p *pastVersion) bool {
-			if p.rec.lease == lease {
-				attached[key] = struct{}{}
-			}
-			return true
-		})
+	iter, err := v.db.NewIter(v.layout.versionBounds())
+	if err != nil {
+		return nil, fmt.Errorf("read past: %w", err)
+	}
+	defer func() { err = closeAfter(iter, err) }()
+	f := newForward(iter)
+	for _, key := range changed {
+		then, err := v.versionAt(&f, key, v.rev)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read past of %q: %w", key, err)
+		}
+		if then.rec.lease == lease {
+			attached[string(key)] = struct{}{}
+		} else {
+			delete(attached, string(key))
 		}
 	}
-	list := make([][]byte, 0, len(attached))
+	list = make([][]byte, 0, len(attached))
 	for _, key := range slices.Sorted(maps.Keys(attached)) {
 		list = append(list, []byte(key))
 	}
 	return list, nil
-}
-
-// changedSince returns the keys with changes above revision rev, up to the view's
-// state.
-func (v *View) changedSince(rev int64) (changed map[string]struct{}, err error) {
-	history, err := v.db.NewIter(v.layout.historyBounds(stamp{rev: rev + 1}, v.top))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = closeAfter(history, err) }()
-	changed = make(map[string]struct{})
-	for ok := history.First(); ok; ok = history.Next() {
-		key, err := history.ValueAndErr()
-		if err != nil {
-			return nil, err
-		}
-		changed[string(key)] = struct{}{}
-	}
-	return changed, history.Error()
 }

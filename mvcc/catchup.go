@@ -207,5 +207,5 @@ func (c *catchUp) read(key []byte, at stamp) (*item, error) {
 	}
 	it := newItem(key, at, rec)
 	it.value = bytes.Clone(rec.value)
-	return it, nil
+	return &it, nil
 }

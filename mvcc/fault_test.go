@@ -86,9 +86,9 @@ func FuzzDecodeRecord(f *testing.F) {
 			return
 		}
 		it := newItem(nil, stamp{}, rec)
-		enc := appendRecord(nil, it, rec.value)
-		if len(enc) != recordLen(it) || len(enc) > len(b) {
-			t.Fatalf("%x encodes as %x, %d bytes", b, enc, recordLen(it))
+		enc := appendRecord(nil, &it, rec.value)
+		if len(enc) != recordLen(&it) || len(enc) > len(b) {
+			t.Fatalf("%x encodes as %x, %d bytes", b, enc, recordLen(&it))
 		}
 		again, err := decodeRecord(enc)
 		if err != nil || again.dead != rec.dead || again.create != rec.create || again.version != rec.version ||

@@ -5,27 +5,80 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
-	"github.com/cockroachdb/pebble/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
-// findPast looks up the versions in span as of revision rev. Those of
-// them that find returns hold their values.
+// findPast looks up the versions in span as of revision rev. Where little has
+// changed since, they are mostly the current ones.
 func (r *reader) findPast(ctx context.Context, span keys.Span, rev int64, req *pb.RangeRequest) (found, error) {
-	var f found
-	limit := rangeLimit(req)
-	err := r.eachPast(ctx, span, rev, func(v *pastVersion) bool {
-		f.count++
-		if !req.CountOnly && (limit == 0 || len(f.items) < limit) {
-			f.items = append(f.items, v.item())
+	c := newPastCollector(req)
+	if r.pending == nil {
+		changed, ok, err := r.changedSince(ctx, span, rev, fewChanges+r.count(span)/changesPart)
+		if err != nil {
+			return found{}, err
 		}
+		if ok {
+			err := r.findBehind(ctx, span, rev, changed, &c)
+			return c.found, err
+		}
+	}
+	err := r.eachPast(ctx, span, rev, func(v *pastVersion) bool {
+		c.past(v)
 		return true
 	})
-	return f, err
+	return c.found, err
+}
+
+// pastCollector gathers the versions that answer a request for the past.
+type pastCollector struct {
+	found
+	// limit is how many are needed, 0 for all; none and bare say that no versions
+	// or no values are.
+	limit      int
+	none, bare bool
+	// block and slab are where the next ones are put.
+	block []item
+	slab  slab
+}
+
+func newPastCollector(req *pb.RangeRequest) pastCollector {
+	return pastCollector{
+		limit: rangeLimit(req), none: req.CountOnly,
+		bare: req.KeysOnly && req.SortTarget != pb.RangeRequest_VALUE, slab: slab{rest: math.MaxInt},
+	}
+}
+
+// full reports whether further versions only count.
+func (c *pastCollector) full() bool { return c.none || c.limit > 0 && len(c.items) == c.limit }
+
+// past takes v, in memory of its own.
+func (c *pastCollector) past(v *pastVersion) {
+	c.count++
+	if c.full() {
+		return
+	}
+	if len(c.block) == 0 {
+		c.block = make([]item, 32)
+	}
+	it := &c.block[0]
+	c.block = c.block[1:]
+	*it = newItem(c.slab.clone(v.key), v.at, v.rec)
+	if !c.bare {
+		it.value = c.slab.clone(v.rec.value)
+	}
+	c.items = append(c.items, it)
+}
+
+// current takes a current version.
+func (c *pastCollector) current(it *item) {
+	if !c.full() {
+		c.items = append(c.items, it)
+	}
 }
 
 // pastVersion is the version of a key as of some revision. Its slices are valid
@@ -40,7 +93,7 @@ type pastVersion struct {
 func (v *pastVersion) item() *item {
 	it := newItem(bytes.Clone(v.key), v.at, v.rec)
 	it.value = bytes.Clone(v.rec.value)
-	return it
+	return &it
 }
 
 // eachPast calls fn for each key in span that lived at revision rev, in key
@@ -116,27 +169,24 @@ func (r *reader) scanPast(ctx context.Context, span keys.Span, rev int64, fn fun
 		return fmt.Errorf("read past: %w", err)
 	}
 	defer func() { err = closeAfter(iter, err) }()
+	f := newForward(iter)
 	var v pastVersion
-	var seek []byte
+	var next []byte
 	n := 0
-	for ok := iter.First(); ok; n++ {
-		if n%ctxInterval == ctxInterval-1 && ctx.Err() != nil {
+	for ok := f.First(); ok; ok = f.to(next) {
+		if n++; n%ctxInterval == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
 		var head []byte
-		if v.key, head, v.at, err = r.layout.splitVersion(v.key[:0], iter.Key()); err != nil {
+		if v.key, head, v.at, err = r.layout.splitVersion(v.key[:0], f.Key()); err != nil {
 			return err
 		}
-		seek = append(seek[:0], head...)
+		next = append(next[:0], head...)
 		if v.at.rev > rev {
-			// Newer than asked for. Histories are short as a rule: look at the
-			// next version before seeking.
-			if ok = iter.Next(); ok && newerThan(iter.Key(), seek, rev) {
-				ok = iter.SeekGE(keys.AppendUint32Desc(keys.AppendInt64Desc(seek, rev), maxSub))
-			}
+			next = keys.AppendUint32Desc(keys.AppendInt64Desc(next, rev), maxSub)
 			continue
 		}
-		b, err := iter.ValueAndErr()
+		b, err := f.ValueAndErr()
 		if err != nil {
 			return fmt.Errorf("read past of %q: %w", v.key, err)
 		}
@@ -146,29 +196,9 @@ func (r *reader) scanPast(ctx context.Context, span keys.Span, rev int64, fn fun
 		if !fn(&v) {
 			return nil
 		}
-		ok = nextKey(iter, seek)
+		// The head ends in the terminator of the escaped key. One more sorts above
+		// all versions of the key and below everything that follows them.
+		next[len(next)-1]++
 	}
-	return iter.Error()
-}
-
-// newerThan reports whether k is a version of the key with that head, above rev.
-func newerThan(k, head []byte, rev int64) bool {
-	return len(k) == len(head)+stampLen && bytes.HasPrefix(k, head) && stampDesc(k[len(head):]).rev > rev
-}
-
-// nextKey moves iter, which stands on a version of the key with that head, to
-// the first version of the next key. It may change head.
-func nextKey(iter *pebble.Iterator, head []byte) bool {
-	for range 4 {
-		if !iter.Next() {
-			return false
-		}
-		if k := iter.Key(); len(k) != len(head)+stampLen || !bytes.HasPrefix(k, head) {
-			return true
-		}
-	}
-	// The head ends in the terminator of the escaped key. One more sorts above
-	// all versions of the key and below everything that follows them.
-	head[len(head)-1]++
-	return iter.SeekGE(head)
+	return f.Error()
 }

@@ -172,16 +172,16 @@ func (s *Store) loadCurrent(st *state) (err error) {
 		if len(rec.value) <= inlineValue {
 			it.value = bytes.Clone(rec.value)
 		}
-		st.cur.Load(it)
-		st.births.Set(newBirth(it))
+		st.cur.Load(&it)
+		st.births.Set(newBirth(&it))
 		st.live += it.bytes()
 	}
 	return iter.Error()
 }
 
 // newItem returns the version that rec describes, without its value.
-func newItem(key []byte, at stamp, rec record) *item {
-	return &item{
+func newItem(key []byte, at stamp, rec record) item {
+	return item{
 		key: key, create: rec.create, mod: at.rev, sub: at.sub, version: rec.version,
 		lease: rec.lease, size: int32(len(rec.value)), dead: rec.dead,
 	}

@@ -186,7 +186,8 @@ func (r *sweepRun) remove(versions *pebble.Iterator, key []byte, at stamp, dead 
 	if rec.dead != dead {
 		return nil
 	}
-	r.removed += newItem(key, at, rec).bytes()
+	it := newItem(key, at, rec)
+	r.removed += it.bytes()
 	r.versions++
 	return r.batch.Delete(versions.Key(), nil)
 }
