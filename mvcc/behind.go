@@ -21,30 +21,25 @@ const (
 // changedSince returns, in order, the keys in span with changes above revision rev. It
 // returns false if there are more than most changes, wherever they are.
 func (r *reader) changedSince(ctx context.Context, span keys.Span, rev int64, most int) (changed [][]byte, ok bool, err error) {
-	history, err := r.db.NewIter(r.layout.historyBounds(stamp{rev: rev + 1}, r.top))
+	h, err := openHistory(r.db, r.layout, stamp{rev: rev + 1}, r.top)
 	if err != nil {
-		return nil, false, fmt.Errorf("read history: %w", err)
+		return nil, false, err
 	}
-	defer func() { err = closeAfter(history, err) }()
+	defer func() { err = closeAfter(h, err) }()
 	s := slab{rest: math.MaxInt}
-	n := 0
-	for more := history.First(); more; more = history.Next() {
-		if n++; n > most {
+	for n := 1; h.next(); n++ {
+		if n > most {
 			return nil, false, nil
 		}
 		if n%ctxInterval == 0 && ctx.Err() != nil {
 			return nil, false, ctx.Err()
 		}
-		key, err := history.ValueAndErr()
-		if err != nil {
-			return nil, false, fmt.Errorf("read history: %w", err)
-		}
-		if span.Contains(key) {
-			changed = append(changed, s.clone(key))
+		if span.Contains(h.key) {
+			changed = append(changed, s.clone(h.key))
 		}
 	}
 	slices.SortFunc(changed, bytes.Compare)
-	return slices.CompactFunc(changed, bytes.Equal), true, history.Error()
+	return slices.CompactFunc(changed, bytes.Equal), true, h.err
 }
 
 // findBehind gives c the versions in span as of revision rev, since which the keys

@@ -64,39 +64,30 @@ func (c *catchUp) room(rev int64) bool {
 
 // runRange walks history in the order of changes.
 func (c *catchUp) runRange() (err error) {
-	l := c.s.layout
-	history, err := c.s.db.NewIter(l.historyBounds(stamp{rev: c.from}, c.st.rev))
+	h, err := openHistory(c.s.db, c.s.layout, stamp{rev: c.from}, c.st.rev)
 	if err != nil {
 		return err
 	}
-	defer func() { err = closeAfter(history, err) }()
+	defer func() { err = closeAfter(h, err) }()
 	scanned, seen := 0, int64(0)
-	for ok := history.First(); ok; ok = history.Next() {
-		at, err := l.splitHistory(history.Key())
-		if err != nil {
-			return err
-		}
-		if scanned++; scanned > maxCatchUpScan && at.rev != seen {
-			c.from = at.rev
+	for h.next() {
+		if scanned++; scanned > maxCatchUpScan && h.at.rev != seen {
+			c.from = h.at.rev
 			return nil
 		}
-		seen = at.rev
-		key, err := history.ValueAndErr()
-		if err != nil {
-			return err
-		}
-		if !c.w.span.Contains(key) {
+		seen = h.at.rev
+		if !c.w.span.Contains(h.key) {
 			continue
 		}
-		if !c.room(at.rev) {
+		if !c.room(h.at.rev) {
 			return nil
 		}
-		if err := c.add(bytes.Clone(key), at); err != nil {
+		if err := c.add(bytes.Clone(h.key), h.at); err != nil {
 			return err
 		}
 	}
 	c.from = c.st.rev + 1
-	return history.Error()
+	return h.err
 }
 
 // runPoint walks the versions of the one key, oldest first.

@@ -23,7 +23,7 @@ func (v *View) changesBack(ctx context.Context, fn func(rev int64) bool) (err er
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		at, err := v.layout.splitHistory(history.Key())
+		at, _, err := v.layout.splitHistory(history.Key())
 		if err != nil {
 			return err
 		}

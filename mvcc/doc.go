@@ -31,13 +31,15 @@
 //
 //	k | escaped key | ^revision | ^sub  ->  create, version, lease, value | tombstone
 //	h | revision | sub                  ->  key
+//	h | revision | sub | n              ->  length, key, length, key …
 //	m | "applied"                       ->  revision, compaction, bytes added
 //	m | "swept"                         ->  swept up to, bytes removed
 //
 // Versions of one key lie together, newest first: the state of a key at a
 // revision is one seek. History lists the changes in their order: a watcher
 // catches up by reading on from where it is, and Sweep finds what a compaction
-// has made superfluous without looking at anything else.
+// has made superfluous without looking at anything else. Up to 128 changes that a
+// command makes one after the other are one entry.
 //
 // In memory, two copy-on-write B-trees, which Publish shares with readers by
 // copying two pointers:

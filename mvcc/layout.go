@@ -18,8 +18,12 @@ const (
 	spaceMeta     = 'm'
 )
 
-// stampLen is the length of a revision and a sub in a storage key.
-const stampLen = 8 + 4
+// stampLen is the length of a revision and a sub in a storage key, and runLen that
+// of the number of changes behind them.
+const (
+	stampLen = 8 + 4
+	runLen   = 4
+)
 
 // maxSub is the highest sub a version can have.
 const maxSub = 1<<32 - 1
@@ -96,14 +100,20 @@ func (l layout) appendHistory(dst []byte, at stamp) []byte {
 	return keys.AppendUint32(dst, at.sub)
 }
 
-// splitHistory reads the stamp of a storage key of the history space.
-func (l layout) splitHistory(k []byte) (stamp, error) {
+// splitHistory reads the stamp of the first change and the number of changes from a
+// storage key of the history space.
+func (l layout) splitHistory(k []byte) (first stamp, n uint32, err error) {
 	rev, rest, err1 := keys.CutInt64(k[len(l.prefix)+1:])
 	sub, rest, err2 := keys.CutUint32(rest)
-	if err1 != nil || err2 != nil || len(rest) != 0 {
-		return stamp{}, fmt.Errorf("split history key %x: %w", k, ErrCorrupt)
+	n = 1
+	var err3 error
+	if len(rest) > 0 {
+		n, rest, err3 = keys.CutUint32(rest)
 	}
-	return stamp{rev, sub}, nil
+	if err1 != nil || err2 != nil || err3 != nil || len(rest) != 0 || n == 0 {
+		return stamp{}, 0, fmt.Errorf("split history key %x: %w", k, ErrCorrupt)
+	}
+	return stamp{rev, sub}, n, nil
 }
 
 // stamp is the place of one version in the order of all changes.

@@ -49,8 +49,8 @@ func (s *Store) SweepDone(rev int64) bool { return s.sweep.done.Load() >= rev }
 
 // Sweep removes some of the versions that compaction has made superfluous:
 // those below the compaction revision that a newer one up to it supersedes, and
-// tombstones below it. It looks at no more than limit changes and commits what
-// it removes in a batch of its own, unsynced. It reports whether nothing is left
+// tombstones below it. It looks at limit changes at the most, and the rest of a command's
+// that it has begun with, and commits what it removes in a batch of its own, unsynced. It reports whether nothing is left
 // to do. Versions that an open View may read stay for now; with nothing to do
 // but them it removes nothing and reports false.
 //
@@ -102,44 +102,40 @@ type sweepRun struct {
 	buf               []byte
 }
 
-// run walks history from r.next to the bound, for at most limit changes, and
-// reports whether it got there. Each change makes the versions before it
-// superfluous, so that history leads to all there is to remove.
+// run walks history from r.next to the bound, for at most limit changes and the rest
+// of an entry, and reports whether it got there. Each change makes the versions before
+// it superfluous, so that history leads to all there is to remove.
 func (r *sweepRun) run(limit int) (finished bool, err error) {
 	l := r.s.layout
-	history, err := r.s.db.NewIter(l.historyBounds(r.next, r.bound))
+	h, err := openHistory(r.s.db, l, r.next, r.bound)
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = closeAfter(history, err) }()
+	defer func() { err = closeAfter(h, err) }()
 	versions, err := r.s.db.NewIter(l.versionBounds())
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = closeAfter(versions, err) }()
-	for ok := history.First(); ok; ok = history.Next() {
-		if limit--; limit < 0 {
+	begun := false // within an entry
+	for h.next() {
+		if limit--; limit < 0 && !begun {
 			return false, nil
 		}
-		at, err := l.splitHistory(history.Key())
-		if err != nil {
+		if err := r.change(versions, h.key, h.at); err != nil {
 			return false, err
 		}
-		key, err := history.ValueAndErr()
-		if err != nil {
-			return false, err
+		r.next = h.at.next()
+		if begun = h.left > 0; begun {
+			continue
 		}
-		if err := r.change(versions, key, at); err != nil {
-			return false, err
-		}
-		if at.rev < r.bound {
-			if err := r.batch.Delete(history.Key(), nil); err != nil {
+		if h.at.rev < r.bound {
+			if err := r.batch.Delete(h.iter.Key(), nil); err != nil {
 				return false, err
 			}
 		}
-		r.next = at.next()
 	}
-	return true, history.Error()
+	return h.err == nil, h.err
 }
 
 // change removes what the change of key at at makes superfluous: the version

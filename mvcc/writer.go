@@ -48,6 +48,8 @@ type Writer struct {
 	batch   *pebble.Batch
 	leases  Leases
 	pending pending
+	// run is what is still to be written of the history.
+	run run
 	// added and live follow the sizes of applied.added and Store.live.
 	added, live int64
 	// base follows state.base.
@@ -182,10 +184,7 @@ func (w *Writer) store(it *item, value []byte) error {
 	if err := d.Finish(); err != nil {
 		return err
 	}
-	d = w.batch.SetDeferred(w.layout.historyLen(), len(it.key))
-	w.layout.appendHistory(d.Key[:0], it.stamp())
-	copy(d.Value, it.key)
-	return d.Finish()
+	return w.note(it.key, it.stamp())
 }
 
 // before returns what key was before the running command, given its current
@@ -258,7 +257,7 @@ func (w *Writer) newestChange(rev int64) (newest int64, err error) {
 	if !history.Last() {
 		return 0, history.Error()
 	}
-	at, err := w.layout.splitHistory(history.Key())
+	at, _, err := w.layout.splitHistory(history.Key())
 	return at.rev, err
 }
 
@@ -267,6 +266,9 @@ func (w *Writer) newestChange(rev int64) (newest int64, err error) {
 func (w *Writer) Finish() error {
 	if !w.changed {
 		return nil
+	}
+	if err := w.flushHistory(); err != nil {
+		return err
 	}
 	a := applied{rev: w.rev, compact: w.compact, added: w.added}
 	if err := w.batch.Set(w.layout.meta(metaApplied), a.encode(), nil); err != nil {
