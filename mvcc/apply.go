@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
@@ -19,8 +18,11 @@ func (w *Writer) Put(req *pb.PutRequest, o Opts) (*pb.PutResponse, error) {
 	if err := w.checkPut(req); err != nil {
 		return nil, err
 	}
-	resp, err := w.put(req, o.Want)
-	if err != nil {
+	var resp *pb.PutResponse
+	if o.Want {
+		resp = &pb.PutResponse{Header: &pb.ResponseHeader{}}
+	}
+	if err := w.put(req, resp); err != nil {
 		return nil, fmt.Errorf("put %q: %w", req.Key, err)
 	}
 	return resp, nil
@@ -126,8 +128,9 @@ func (w *Writer) checkBranch(b *branch) error {
 // if it is not nil.
 func (w *Writer) runBranch(b *branch, resp *pb.TxnResponse) error {
 	nested := b.nested
+	var puts []putAnswer
 	for i, op := range b.ops {
-		var out pb.ResponseOp
+		var out *pb.ResponseOp
 		var err error
 		switch op := op.GetRequest().(type) {
 		case *pb.RequestOp_RequestRange:
@@ -135,15 +138,22 @@ func (w *Writer) runBranch(b *branch, resp *pb.TxnResponse) error {
 			if resp != nil {
 				a.ResponseRange, err = w.rangeKeys(context.Background(), op.RequestRange)
 			}
-			out.Response = &a
+			out = &pb.ResponseOp{Response: &a}
 		case *pb.RequestOp_RequestPut:
-			var a pb.ResponseOp_ResponsePut
-			a.ResponsePut, err = w.put(op.RequestPut, resp != nil)
-			out.Response = &a
+			if resp == nil {
+				err = w.put(op.RequestPut, nil)
+				break
+			}
+			if len(puts) == 0 {
+				puts = make([]putAnswer, min(countPuts(b.ops[i:]), maxPutAnswers))
+			}
+			out = puts[0].link()
+			err = w.put(op.RequestPut, &puts[0].put)
+			puts = puts[1:]
 		case *pb.RequestOp_RequestDeleteRange:
 			var a pb.ResponseOp_ResponseDeleteRange
 			a.ResponseDeleteRange, err = w.deleteRange(op.RequestDeleteRange, resp != nil)
-			out.Response = &a
+			out = &pb.ResponseOp{Response: &a}
 		case *pb.RequestOp_RequestTxn:
 			var a pb.ResponseOp_ResponseTxn
 			if resp != nil {
@@ -151,36 +161,64 @@ func (w *Writer) runBranch(b *branch, resp *pb.TxnResponse) error {
 			}
 			err = w.runBranch(&nested[0], a.ResponseTxn)
 			nested = nested[1:]
-			out.Response = &a
+			out = &pb.ResponseOp{Response: &a}
 		}
 		if err != nil {
 			return err
 		}
 		if resp != nil {
-			resp.Responses[i] = &out
+			resp.Responses[i] = out
 		}
 	}
 	return nil
 }
 
+// maxPutAnswers is the number of answers to puts that are made at a time.
+const maxPutAnswers = 64
+
+// putAnswer is the answer to a put within a transaction, in one piece.
+type putAnswer struct {
+	op     pb.ResponseOp
+	choice pb.ResponseOp_ResponsePut
+	put    pb.PutResponse
+	header pb.ResponseHeader
+}
+
+func countPuts(ops []*pb.RequestOp) (n int) {
+	for _, op := range ops {
+		if _, ok := op.GetRequest().(*pb.RequestOp_RequestPut); ok {
+			n++
+		}
+	}
+	return n
+}
+
+// link joins the parts of an answer.
+func (a *putAnswer) link() *pb.ResponseOp {
+	a.put.Header = &a.header
+	a.choice.ResponsePut = &a.put
+	a.op.Response = &a.choice
+	return &a.op
+}
+
 // put writes a new version of a key. The request has been checked, but in a
-// transaction the key may have gone since.
-func (w *Writer) put(req *pb.PutRequest, want bool) (*pb.PutResponse, error) {
+// transaction the key may have gone since. The answer goes into resp, if it is not
+// nil; its header is there.
+func (w *Writer) put(req *pb.PutRequest, resp *pb.PutResponse) error {
 	w.counters.puts.Add(1)
 	w.counters.putBytes.Add(int64(len(req.Key) + len(req.Value)))
 	old := w.get(req.Key)
 	value := req.Value
-	var prev *mvccpb.KeyValue
-	if old != nil && (req.IgnoreValue || req.PrevKv && want) {
+	if old != nil && (req.IgnoreValue || req.PrevKv && resp != nil) {
 		kv, err := w.kv(old)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if req.IgnoreValue {
 			value = kv.Value
 		}
-		if req.PrevKv {
-			prev = kv
+		if req.PrevKv && resp != nil {
+			resp.PrevKv = kv
 		}
 	}
 	it := &item{lease: req.Lease, create: w.number, version: 1, key: req.Key}
@@ -193,7 +231,7 @@ func (w *Writer) put(req *pb.PutRequest, want bool) (*pb.PutResponse, error) {
 		}
 	}
 	if err := w.write(it, old, value); err != nil {
-		return nil, err
+		return err
 	}
 	if held != it.lease {
 		if held != 0 {
@@ -203,10 +241,10 @@ func (w *Writer) put(req *pb.PutRequest, want bool) (*pb.PutResponse, error) {
 			w.leases.Attach(it.lease, it.key)
 		}
 	}
-	if !want {
-		return nil, nil
+	if resp != nil {
+		resp.Header.Revision = w.rev
 	}
-	return &pb.PutResponse{Header: &pb.ResponseHeader{Revision: w.rev}, PrevKv: prev}, nil
+	return nil
 }
 
 // deleteRange deletes the keys of a range.

@@ -120,6 +120,7 @@ func (h *hub) publish(w *Writer, st *state) {
 		clear(h.overflowed)
 		h.overflowed = h.overflowed[:0]
 	}
+	w.pending.dropValues()
 	st.resolved = max(w.s.state.Load().resolved, st.rev)
 	w.s.state.Store(st)
 	h.awaitedLocked(st.resolved)
@@ -236,8 +237,5 @@ func (e *liveEvent) build() *mvccpb.Event {
 		return ev
 	}
 	ev.Kv.Value = e.c.it.value
-	if v, ok := e.w.pending.values[e.c.it]; ok {
-		ev.Kv.Value = v
-	}
 	return ev
 }

@@ -19,12 +19,12 @@ const (
 	versionOverhead = 48
 )
 
-// item is one version of a key. It is immutable once it is in a tree.
+// item is one version of a key. It is immutable once it is published.
 type item struct {
 	// key is shared by the versions of one key and by answers.
 	key []byte
-	// value is the value where it is kept in memory. Invariant: it is nil or
-	// has size bytes.
+	// value is the value where it is kept in memory: up to inlineValue bytes, and any
+	// before it is published. Invariant: it is nil or has size bytes.
 	value                       []byte
 	create, mod, version, lease int64
 	// size is the length of the value.

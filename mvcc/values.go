@@ -17,7 +17,7 @@ func (r *reader) values(ctx context.Context, items []*item) ([][]byte, error) {
 	var missing []int
 	size := 0
 	for i, it := range items {
-		if v, ok := r.inMemory(it); ok {
+		if v, ok := inMemory(it); ok {
 			values[i] = v
 			continue
 		}
@@ -83,22 +83,15 @@ func (r *reader) walkValues(ctx context.Context, items []*item, missing []int, v
 
 // value returns the value of version it. The result must not be changed.
 func (r *reader) value(it *item) ([]byte, error) {
-	if v, ok := r.inMemory(it); ok {
+	if v, ok := inMemory(it); ok {
 		return v, nil
 	}
 	return r.loadValue(it)
 }
 
 // inMemory returns the value of version it if that needs no reading.
-func (r *reader) inMemory(it *item) (value []byte, ok bool) {
-	if it.value != nil || it.size == 0 {
-		return it.value, true
-	}
-	if r.pending == nil {
-		return nil, false
-	}
-	value, ok = r.pending.values[it]
-	return value, ok
+func inMemory(it *item) (value []byte, ok bool) {
+	return it.value, it.value != nil || it.size == 0
 }
 
 // loadValue looks the value of version it up in Pebble.

@@ -71,11 +71,19 @@ type Writer struct {
 type pending struct {
 	// base is the revision that Pebble holds everything up to.
 	base int64
-	// changes are in the order of their stamps.
+	// changes are in the order of their stamps. Their items have their values,
+	// long ones too, until they are published.
 	changes []change
-	// values holds the values of the batch's versions that are too long to be
-	// kept in their items.
-	values map[*item][]byte
+}
+
+// dropValues takes the values that are too long to be kept in memory from the
+// batch's items, before readers see them.
+func (p *pending) dropValues() {
+	for i := range p.changes {
+		if it := p.changes[i].it; it.size > inlineValue {
+			it.value = nil
+		}
+	}
 }
 
 // change is one step from a version of a key to the next.
@@ -155,17 +163,7 @@ func (w *Writer) write(it, old *item, value []byte) error {
 	w.sub++
 	w.rev, w.top = w.number, w.number
 	w.changed = true
-	if !it.dead {
-		it.size = int32(len(value))
-		if len(value) <= inlineValue {
-			it.value = value
-		} else {
-			if w.pending.values == nil {
-				w.pending.values = make(map[*item][]byte)
-			}
-			w.pending.values[it] = value
-		}
-	}
+	it.size, it.value = int32(len(value)), value
 	if err := w.store(it, value); err != nil {
 		return err
 	}
