@@ -9,18 +9,28 @@ import (
 	"github.com/lni/vfs"
 )
 
-// memory is a file system in memory, whose fsyncs cost nothing.
-func memory(testing.TB) (vfs.FS, string) { return vfs.NewMem(), testDir }
+// place is a file system and a directory there.
+type place struct {
+	fs  vfs.FS
+	dir string
+}
 
-func disk(tb testing.TB) (vfs.FS, string) { return vfs.Default, filepath.Join(tb.TempDir(), "log") }
+// places are a disk, and memory, whose fsyncs cost nothing.
+func places(b *testing.B) map[string]place {
+	b.Helper()
+	return map[string]place{"memory": {vfs.NewMem(), testDir}, "disk": disk(b)}
+}
 
-var places = map[string]func(testing.TB) (vfs.FS, string){"memory": memory, "disk": disk}
+func disk(b *testing.B) place {
+	b.Helper()
+	return place{vfs.Default, filepath.Join(b.TempDir(), "log")}
+}
 
 // A step with one entry of 256 bytes, and the one behind it in which the commit index moves.
 func BenchmarkSave(b *testing.B) {
-	for name, place := range places {
+	for name, at := range places(b) {
 		b.Run(name, func(b *testing.B) {
-			l := openAt(b, place)
+			l := openAt(b, at)
 			cmd := make([]byte, 256)
 			index := uint64(0)
 			b.ReportAllocs()
@@ -43,9 +53,9 @@ func BenchmarkSave(b *testing.B) {
 
 // Steps of many shards at once, which share fsyncs.
 func BenchmarkSaveManyShards(b *testing.B) {
-	for name, place := range places {
+	for name, at := range places(b) {
 		b.Run(name, func(b *testing.B) {
-			l := openAt(b, place)
+			l := openAt(b, at)
 			cmd := make([]byte, 256)
 			var shard atomic.Uint64
 			b.ReportAllocs()
@@ -65,7 +75,7 @@ func BenchmarkSaveManyShards(b *testing.B) {
 
 // What a follower that lags is sent: 1,000 entries of 256 bytes.
 func BenchmarkIterateEntries(b *testing.B) {
-	l := openAt(b, disk)
+	l := openAt(b, disk(b))
 	var entries []raftpb.Entry
 	for i := range uint64(1000) {
 		entries = append(entries, raftpb.Entry{Index: 1 + i, Term: 1, Cmd: make([]byte, 256)})
@@ -82,8 +92,8 @@ func BenchmarkIterateEntries(b *testing.B) {
 
 // A start behind 50,000 entries of 256 bytes.
 func BenchmarkOpen(b *testing.B) {
-	fs, dir := disk(b)
-	l, err := Open(Options{FS: fs, Dir: dir})
+	at := disk(b)
+	l, err := Open(Options{FS: at.fs, Dir: at.dir})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -98,7 +108,7 @@ func BenchmarkOpen(b *testing.B) {
 		if err := l.Close(); err != nil {
 			b.Fatal(err)
 		}
-		if l, err = Open(Options{FS: fs, Dir: dir, Made: true}); err != nil {
+		if l, err = Open(Options{FS: at.fs, Dir: at.dir, Made: true}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -107,10 +117,9 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-func openAt(b *testing.B, place func(testing.TB) (vfs.FS, string)) *Log {
+func openAt(b *testing.B, at place) *Log {
 	b.Helper()
-	fs, dir := place(b)
-	l, err := Open(Options{FS: fs, Dir: dir})
+	l, err := Open(Options{FS: at.fs, Dir: at.dir})
 	if err != nil {
 		b.Fatal(err)
 	}
