@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // Effect is what a change did beside the settings.
@@ -110,7 +112,7 @@ func (c *change) apply(r *pb.InternalRaftRequest) error {
 	case r.GetAuthRoleRevokePermission() != nil:
 		return c.roleRevokePermission(r.GetAuthRoleRevokePermission())
 	default:
-		return nil
+		return keys.ErrNewer
 	}
 }
 

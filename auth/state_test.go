@@ -169,7 +169,7 @@ func TestApply(t *testing.T) {
 		{as("", roleAdd("q")), nil, 15, 12, Effect{Roles: []string{"q"}}},
 		{userDelete(Root), nil, 16, 12, Effect{Users: []string{Root}, Ended: Root}},
 		{enable(), ErrRootUserNotExist, 16, 12, Effect{}},
-		{as("", &pb.InternalRaftRequest{}), nil, 16, 12, Effect{}},
+		{as("", &pb.InternalRaftRequest{}), keys.ErrNewer, 16, 12, Effect{}},
 	} {
 		before := fmt.Sprintf("%+v %v %v", s.Settings, s.Users, s.Roles)
 		next, effect, err := s.Apply(step.r)

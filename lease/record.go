@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // Record is the replicated state of a lease, without its keys.
@@ -58,10 +60,10 @@ func decodeRecord(id int64, b []byte) (Record, error) {
 		return Record{}, errCorrupt
 	}
 	if b[0] != recordVersion {
-		return Record{}, fmt.Errorf("unknown record version %d", b[0])
+		return Record{}, fmt.Errorf("record version %d: %w", b[0], keys.ErrNewer)
 	}
 	if b[1]&^flagEnding != 0 {
-		return Record{}, errCorrupt
+		return Record{}, fmt.Errorf("record flags %x: %w", b[1], keys.ErrNewer)
 	}
 	r := Record{ID: id, Ending: b[1]&flagEnding != 0}
 	b = b[2:]
@@ -90,6 +92,9 @@ const (
 	kindRegistration = 'g'
 	kindShadow       = 'h'
 	kindTombstone    = 't'
+
+	// kinds are all of them.
+	kinds = "cghrt"
 
 	counterVersion = 1
 )
@@ -121,8 +126,11 @@ func encodeCounter(n uint64) []byte {
 
 // decodeCounter reads what encodeCounter wrote.
 func decodeCounter(b []byte) (uint64, error) {
-	if len(b) < 2 || b[0] != counterVersion {
+	if len(b) < 2 {
 		return 0, errCorrupt
+	}
+	if b[0] != counterVersion {
+		return 0, fmt.Errorf("version %d: %w", b[0], keys.ErrNewer)
 	}
 	c, n := binary.Uvarint(b[1:])
 	if n <= 0 || n != len(b)-1 {

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // A lease's record lies on one shard, its home. Keys that lie elsewhere hang on a
@@ -206,10 +208,13 @@ func (t *Table) loadShadows(leases map[int64]*entry) (shadows map[int64]*shadow,
 	if err != nil {
 		return nil, nil, err
 	}
-	err = t.each(kindRegistration, func(id int64, rest, _ []byte) error {
+	err = t.each(kindRegistration, func(id int64, rest, value []byte) error {
 		e, ok := leases[id]
 		if !ok || len(rest) != 8 {
 			return errCorrupt
+		}
+		if len(value) > 0 {
+			return keys.ErrNewer
 		}
 		e.shards = append(e.shards, binary.BigEndian.Uint64(rest))
 		return nil
@@ -247,6 +252,17 @@ func (t *Table) each(kind byte, fn func(id int64, rest, value []byte) error) (er
 		}
 	}
 	return it.Error()
+}
+
+// checkKinds returns an error if there are records of a kind that this version does not
+// know.
+func (t *Table) checkKinds() (err error) {
+	it, err := t.db.NewIter(&pebble.IterOptions{LowerBound: t.prefix, UpperBound: keys.PrefixEnd(t.prefix)})
+	if err != nil {
+		return fmt.Errorf("read leases: %w", err)
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	return keys.CheckTags(it, t.prefix, kinds)
 }
 
 // idKey returns the key of a record of some kind of lease id.

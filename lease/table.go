@@ -81,6 +81,9 @@ func Open(db *pebble.DB, prefix []byte) (*Table, error) {
 // Reload replaces the state in memory by what Pebble holds, as Open does. It is
 // for a replica whose keys were replaced by a snapshot.
 func (t *Table) Reload() error {
+	if err := t.checkKinds(); err != nil {
+		return err
+	}
 	granted, err := t.loadCounter()
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/latchkey-db/latchkey/internal/invariant"
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 func openDB(tb testing.TB, fs vfs.FS) *pebble.DB {
@@ -213,6 +214,28 @@ func TestTableRefusesCorruptState(t *testing.T) {
 				t.Errorf("Open: %v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestTableRefusesLaterState(t *testing.T) {
+	grant, counter := appendRecord(nil, Record{ID: 1, TTL: 60, Incarnation: 1}), encodeCounter(1)
+	at := func(kind byte) []byte { return appendID([]byte{'a', '/', 'l', kind}, 1) }
+	for name, tc := range map[string]struct{ key, value []byte }{
+		"kind":         {at('z'), nil},
+		"record":       {at(kindRecord), append([]byte{recordVersion + 1}, grant[1:]...)},
+		"flag":         {at(kindRecord), append([]byte{recordVersion, 2}, grant[2:]...)},
+		"shadow":       {at(kindShadow), append([]byte{counterVersion + 1}, counter[1:]...)},
+		"registration": {append(at(kindRegistration), 0, 0, 0, 0, 0, 0, 0, 9), []byte{1}},
+	} {
+		db := openDB(t, vfs.NewMem())
+		for _, set := range [][2][]byte{{at(kindRecord), grant}, {[]byte("a/lc"), counter}, {tc.key, tc.value}} {
+			if err := db.Set(set[0], set[1], pebble.NoSync); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Open(db, []byte("a/")); !errors.Is(err, keys.ErrNewer) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

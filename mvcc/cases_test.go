@@ -11,6 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // all is the request for every key.
@@ -886,7 +888,6 @@ func TestCorruptData(t *testing.T) {
 		"swept":    {l.meta(metaSwept), swept{rev: 9}.encode()},
 		"key":      {append(l.start(spaceVersions), "no terminator"...), {kindTombstone}},
 		"record":   {l.appendVersion(nil, []byte("k"), 2, 0), {kindPut, 0xff}},
-		"kind":     {l.appendVersion(nil, []byte("k"), 2, 0), {9, 1, 1, 1}},
 		"revision": {l.appendVersion(nil, []byte("k"), 99, 0), {kindTombstone}},
 	} {
 		e := newEnv(t, vfs.NewMem())
@@ -898,5 +899,17 @@ func TestCorruptData(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		e.close()
+	}
+}
+
+func TestRecordOfALaterVersion(t *testing.T) {
+	e := newEnv(t, vfs.NewMem())
+	defer e.close()
+	e.put("k", "v")
+	if err := e.db.Set(layout{prefix: testPrefix}.appendVersion(nil, []byte("k"), 2, 0), []byte{9, 1, 1, 1}, pebble.NoSync); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(e.db, testPrefix); !errors.Is(err, keys.ErrNewer) {
+		t.Error(err)
 	}
 }

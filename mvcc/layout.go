@@ -167,8 +167,10 @@ func decodeRecord(b []byte) (record, error) {
 	switch {
 	case len(b) == 1 && b[0] == kindTombstone:
 		return record{dead: true}, nil
-	case len(b) == 0 || b[0] != kindPut:
+	case len(b) == 0 || b[0] == kindTombstone:
 		return record{}, fmt.Errorf("decode record of %d bytes: %w", len(b), ErrCorrupt)
+	case b[0] != kindPut:
+		return record{}, fmt.Errorf("decode record of kind %d: %w", b[0], keys.ErrNewer)
 	}
 	b = b[1:]
 	create, n1 := binary.Uvarint(b)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 )
@@ -69,8 +70,11 @@ func (r *dataRun) attached(c raft.Command, want bool) (result any, rejected, fai
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(rest) == 0 || Kind(rest[0]) != KindPut && Kind(rest[0]) != KindTxn {
+	if len(rest) == 0 {
 		return nil, nil, errBadVerdicts
+	}
+	if Kind(rest[0]) != KindPut && Kind(rest[0]) != KindTxn {
+		return nil, nil, fmt.Errorf("verdicts for a command of kind %d: %w", rest[0], keys.ErrNewer)
 	}
 	r.verdicts = verdicts
 	c.Kind, c.Payload = raft.Kind(rest[0]), rest[1:]
@@ -132,8 +136,11 @@ func (r *dataRun) register(payload []byte) (uint64, error) {
 		return 0, errBadLeaseRef
 	}
 	shardID, m := binary.Uvarint(payload[n:])
-	if m <= 0 || n+m != len(payload) {
+	if m <= 0 {
 		return 0, errBadLeaseRef
+	}
+	if n+m != len(payload) {
+		return 0, fmt.Errorf("registration of %d bytes: %w", len(payload), keys.ErrNewer)
 	}
 	if !r.home(id) {
 		return 0, errNotOwned

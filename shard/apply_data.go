@@ -8,6 +8,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
@@ -41,10 +42,6 @@ type dataRun struct {
 	expired   int
 	compacted bool
 }
-
-// errUnknownKind is returned for a command of a later version, which this one
-// must not skip.
-var errUnknownKind = errors.New("unknown kind of command: a newer version wrote it")
 
 // Command applies one command. The number of one that is taken counts as reached
 // whatever comes of it.
@@ -119,13 +116,16 @@ func (r *dataRun) run(c raft.Command, want bool) (result any, err error) {
 	case kindFirstShape:
 		err = r.takeFirstShape(c.Payload)
 	case kindOrder:
+		if len(c.Payload) > 0 {
+			return nil, fmt.Errorf("order with a payload: %w", keys.ErrNewer)
+		}
 		result, err = r.order()
 	case kindSweep:
 		err = r.sweep(c.Payload)
 	case kindGuarded, kindAttached:
 		fallthrough
 	default:
-		err = fmt.Errorf("%w: %d", errUnknownKind, c.Kind)
+		err = fmt.Errorf("command of kind %d: %w", c.Kind, keys.ErrNewer)
 	}
 	return result, err
 }
@@ -134,8 +134,8 @@ func (r *dataRun) run(c raft.Command, want bool) (result any, err error) {
 func apply[Request proto.Message, Response any](
 	c raft.Command, want bool, request Request, run func(Request, mvcc.Opts) (Response, error),
 ) (any, error) {
-	if err := proto.Unmarshal(c.Payload, request); err != nil {
-		return nil, fmt.Errorf("decode command: %w", err)
+	if err := raft.DecodeRequest(c.Payload, request); err != nil {
+		return nil, err
 	}
 	return run(request, mvcc.Opts{Number: c.Number, Compacted: c.Compacted, Want: want})
 }

@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
@@ -12,8 +13,11 @@ func (r *dataRun) guarded(c raft.Command, want bool) (result any, rejected, fail
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(rest) == 0 || !fenced(Kind(rest[0])) {
+	if len(rest) == 0 {
 		return nil, nil, errBadGuard
+	}
+	if !fenced(Kind(rest[0])) {
+		return nil, nil, fmt.Errorf("guard of a command of kind %d: %w", rest[0], keys.ErrNewer)
 	}
 	if r.fence.Closed && g.Epoch < r.fence.Epoch {
 		return nil, ErrOutdated, nil

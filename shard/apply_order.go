@@ -119,8 +119,11 @@ var errBadSweep = errors.New("malformed sweep")
 // sweep takes over the compaction revision of the cluster.
 func (r *dataRun) sweep(payload []byte) error {
 	rev, n := binary.Varint(payload)
-	if n != len(payload) || n <= 0 {
+	if n <= 0 {
 		return errBadSweep
+	}
+	if n != len(payload) {
+		return fmt.Errorf("sweep of %d bytes: %w", len(payload), keys.ErrNewer)
 	}
 	if rev <= r.w.Compacted() {
 		return nil

@@ -20,7 +20,10 @@ import (
 // Kind says what a command of a data shard is.
 type Kind raft.Kind
 
-// The kinds of a data shard's commands. The numbers are in the log for ever.
+// The kinds of a data shard's commands. The numbers are in the log for ever. A payload
+// whose last part is not known stops a node, as an unknown kind does: what is more to be
+// said takes a kind of its own, or a field of etcd's request, and is proposed when the cluster version
+// says that all nodes know it.
 const (
 	// KindPut to KindLeaseRevoke carry etcd's request of that name.
 	KindPut         Kind = 1
@@ -169,9 +172,9 @@ func (d *Data) Store() *mvcc.Store { return d.store }
 // it, whose header has the revision alone. Errors are those of Replica.Propose
 // and the rejections of mvcc and lease.
 func (d *Data) Write(ctx context.Context, kind Kind, request proto.Message) (any, error) {
-	payload, err := proto.Marshal(request)
+	payload, err := raft.EncodeRequest(request)
 	if err != nil {
-		return nil, fmt.Errorf("encode command: %w", err)
+		return nil, err
 	}
 	o, err := d.submit(ctx, raft.Proposal{Kind: raft.Kind(kind), Payload: payload}, request, nil)
 	if err != nil {

@@ -59,8 +59,12 @@ func fenced(k Kind) bool {
 	return k == KindPut || k == KindDeleteRange || k == KindTxn || k == KindLeaseRevoke || k == kindAttached
 }
 
-// fenceTag is the key of a data shard's fence below its replica's prefix.
-const fenceTag byte = 'f'
+const (
+	// fenceTag is the key of a data shard's fence below its replica's prefix.
+	fenceTag byte = 'f'
+	// fenceForm opens a fence. What a later form has stops this version.
+	fenceForm byte = 1
+)
 
 func fenceKey(prefix []byte) []byte {
 	return append(append([]byte(nil), prefix...), fenceTag)
@@ -74,10 +78,17 @@ func appendFence(dst []byte, f Fence) []byte {
 	if f.Closed {
 		closed = 1
 	}
-	return append(binary.AppendUvarint(dst, f.Epoch), closed)
+	return append(binary.AppendUvarint(append(dst, fenceForm), f.Epoch), closed)
 }
 
 func decodeFence(v []byte) (Fence, error) {
+	if len(v) == 0 {
+		return Fence{}, errBadFence
+	}
+	if v[0] != fenceForm {
+		return Fence{}, fmt.Errorf("fence of form %d: %w", v[0], keys.ErrNewer)
+	}
+	v = v[1:]
 	epoch, n := binary.Uvarint(v)
 	if n <= 0 || len(v) != n+1 || v[n] > 1 {
 		return Fence{}, errBadFence
@@ -156,9 +167,9 @@ func (d *Data) Raise(ctx context.Context, f Fence) (index uint64, err error) {
 // WriteGuarded is Write for a user's request. Errors are, beside those of Write,
 // ErrOutdated and ErrForbidden.
 func (d *Data) WriteGuarded(ctx context.Context, g *Guard, kind Kind, request proto.Message) (any, error) {
-	payload, err := proto.Marshal(request)
+	payload, err := raft.EncodeRequest(request)
 	if err != nil {
-		return nil, fmt.Errorf("encode command: %w", err)
+		return nil, err
 	}
 	o, err := d.submit(ctx, raft.Proposal{Kind: raft.Kind(kind), Payload: payload}, request, g)
 	if err != nil {

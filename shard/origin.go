@@ -85,7 +85,7 @@ func (s *Sent) request() (proto.Message, error) {
 	default:
 		return nil, fmt.Errorf("%w: kind %d", errBadSent, s.Kind)
 	}
-	if err := proto.Unmarshal(s.Request, m); err != nil {
+	if err := raft.DecodeRequest(s.Request, m); err != nil {
 		return nil, fmt.Errorf("%w: %w", errBadSent, err)
 	}
 	return m, nil
@@ -115,9 +115,9 @@ type Carrier interface {
 
 // WriteElsewhere is WriteGuarded, without a guard Write, for a shard that another node leads.
 func (d *Data) WriteElsewhere(ctx context.Context, leader Carrier, g *Guard, kind Kind, request proto.Message) (any, error) {
-	payload, err := proto.Marshal(request)
+	payload, err := raft.EncodeRequest(request)
 	if err != nil {
-		return nil, fmt.Errorf("encode command: %w", err)
+		return nil, err
 	}
 	var turned turnedAway
 	for {

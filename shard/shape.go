@@ -24,8 +24,12 @@ type Shape struct {
 // HasShape reports whether the shard has got its first shape.
 func (s *Shape) HasShape() bool { return len(s.Owned) > 0 }
 
-// shapeTag is the key of a data shard's shape below its replica's prefix.
-const shapeTag byte = 'b'
+const (
+	// shapeTag is the key of a data shard's shape below its replica's prefix.
+	shapeTag byte = 'b'
+	// shapeForm opens a shape. What a later form has stops this version.
+	shapeForm byte = 1
+)
 
 func shapeKey(prefix []byte) []byte {
 	return append(append([]byte(nil), prefix...), shapeTag)
@@ -39,11 +43,14 @@ func appendShape(dst []byte, s Shape) []byte {
 	if s.Ordered {
 		ordered = 1
 	}
-	return keys.AppendSet(append(dst, 1, ordered), s.Owned)
+	return keys.AppendSet(append(dst, shapeForm, ordered), s.Owned)
 }
 
 func decodeShape(v []byte) (Shape, error) {
-	if len(v) < 2 || v[0] != 1 || v[1] > 1 {
+	if len(v) > 0 && v[0] != shapeForm {
+		return Shape{}, fmt.Errorf("shape of form %d: %w", v[0], keys.ErrNewer)
+	}
+	if len(v) < 2 || v[1] > 1 {
 		return Shape{}, errBadShape
 	}
 	owned, rest, err := keys.CutSet(v[2:])

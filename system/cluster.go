@@ -12,15 +12,11 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
 )
-
-// Version is the newest cluster version that this program speaks.
-const Version = 1
 
 // Cluster is this node's place in the cluster, and the calls that change the
 // system shard's state.
@@ -73,7 +69,7 @@ func Start(c Config) (*Cluster, error) {
 }
 
 // Bootstrap makes the cluster, unless it was made before, and makes the system
-// shard say of this node what self says. It returns the state that holds then.
+// shard say of this node what self says, and which versions it speaks. It returns the state that holds then.
 // splits are the keys at which the users' keys are divided among shards, in rising
 // order; a cluster that was made with others refuses them.
 func (c *Cluster) Bootstrap(ctx context.Context, self NodeRecord, nodes []NodeRecord, splits [][]byte) (*State, error) {
@@ -102,6 +98,7 @@ func (c *Cluster) Bootstrap(ctx context.Context, self NodeRecord, nodes []NodeRe
 
 // announce makes the system shard say of this node what self says.
 func (c *Cluster) announce(ctx context.Context, self NodeRecord) error {
+	self.Version = Version
 	known, ok := c.State().Nodes[self.ID]
 	switch {
 	case !ok:
@@ -121,7 +118,7 @@ func (c *Cluster) announce(ctx context.Context, self NodeRecord) error {
 }
 
 func sameNode(a, b NodeRecord) bool {
-	return a.ID == b.ID && a.Name == b.Name && a.Instance == b.Instance &&
+	return a.ID == b.ID && a.Name == b.Name && a.Instance == b.Instance && a.Version == b.Version &&
 		slices.Equal(a.PeerURLs, b.PeerURLs) && slices.Equal(a.ClientURLs, b.ClientURLs)
 }
 
@@ -145,7 +142,7 @@ func newBootstrap(nodes []NodeRecord, members map[uint64]uint64, splits [][]byte
 	b := bootstrap{
 		Cluster: ClusterRecord{
 			ID:        max(binary.BigEndian.Uint64(seed[:]), 1),
-			Version:   Version,
+			Version:   firstVersion,
 			Epoch:     1,
 			Splits:    splits,
 			NextShard: placement.FirstDataShard + uint64(len(splits)) + 1,
@@ -251,9 +248,9 @@ func (c *Cluster) ConfirmUsers(ctx context.Context) error { return c.confirmed(c
 // ChangeUsers changes users and roles. Errors are those of package auth, beside the
 // shard's.
 func (c *Cluster) ChangeUsers(ctx context.Context, r *pb.InternalRaftRequest) error {
-	payload, err := proto.Marshal(r)
+	payload, err := raft.EncodeRequest(r)
 	if err != nil {
-		return fmt.Errorf("encode change of users: %w", err)
+		return err
 	}
 	_, err = c.send(ctx, kindUsers, payload)
 	return err

@@ -1,7 +1,6 @@
 package system
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,15 +8,16 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
 )
 
 // kind says what a command of the system shard is. The numbers are in the log for
-// ever; payloads are JSON but where it is said.
+// ever; payloads are JSON but where it is said. A kind or a field that is not known stops a
+// node: it is proposed when the cluster version says that all nodes know it.
 type kind raft.Kind
 
 const (
@@ -55,10 +55,6 @@ type login struct {
 	User   string `json:"user"`
 	Prefix string `json:"prefix"`
 }
-
-// errUnknownKind is returned for a command of a later version, which this one
-// must not skip.
-var errUnknownKind = errors.New("unknown kind of command: a newer version wrote it")
 
 // Machine is the state machine of the system shard.
 type Machine struct {
@@ -154,57 +150,61 @@ func (r *run) Command(c raft.Command, _ bool) (result any, rejected, failed erro
 	switch kind(c.Kind) {
 	case kindBootstrap:
 		var p bootstrap
-		if err := json.Unmarshal(c.Payload, &p); err != nil {
+		if err := decode(c.Payload, &p); err != nil {
 			return nil, nil, fmt.Errorf("decode bootstrap: %w", err)
 		}
 		return r.bootstrap(p), nil, r.out.err
 	case kindNode:
 		var p NodeRecord
-		if err := json.Unmarshal(c.Payload, &p); err != nil {
+		if err := decode(c.Payload, &p); err != nil {
 			return nil, nil, fmt.Errorf("decode node: %w", err)
 		}
-		return r.node(p), nil, r.out.err
+		known, err := r.node(p)
+		return known, nil, errors.Join(err, r.out.err)
 	case kindAlarm:
 		var p alarm
-		if err := json.Unmarshal(c.Payload, &p); err != nil {
+		if err := decode(c.Payload, &p); err != nil {
 			return nil, nil, fmt.Errorf("decode alarm: %w", err)
 		}
 		return r.alarm(p), nil, r.out.err
 	case kindLimit:
 		var p limitCommand
-		if err := json.Unmarshal(c.Payload, &p); err != nil {
+		if err := decode(c.Payload, &p); err != nil {
 			return nil, nil, fmt.Errorf("decode limit: %w", err)
 		}
 		r.limit(p)
 		return nil, nil, r.out.err
 	case kindCompact:
 		var p compactCommand
-		if err := json.Unmarshal(c.Payload, &p); err != nil {
+		if err := decode(c.Payload, &p); err != nil {
 			return nil, nil, fmt.Errorf("decode compaction: %w", err)
 		}
 		return nil, r.compact(p), r.out.err
 	case kindOrder:
 		var p OrderRecord
-		if err := json.Unmarshal(c.Payload, &p); err != nil {
+		if err := decode(c.Payload, &p); err != nil {
 			return nil, nil, fmt.Errorf("decode order: %w", err)
 		}
 		r.order(p)
 		return nil, nil, r.out.err
 	case kindUsers:
 		p := &pb.InternalRaftRequest{}
-		if err := proto.Unmarshal(c.Payload, p); err != nil {
-			return nil, nil, fmt.Errorf("decode change of users: %w", err)
+		if err := raft.DecodeRequest(c.Payload, p); err != nil {
+			return nil, nil, err
 		}
-		return nil, r.users(p), r.out.err
+		if rejected = r.users(p); errors.Is(rejected, keys.ErrNewer) {
+			return nil, nil, rejected
+		}
+		return nil, rejected, r.out.err
 	case kindLogin:
 		var p login
-		if err := json.Unmarshal(c.Payload, &p); err != nil {
+		if err := decode(c.Payload, &p); err != nil {
 			return nil, nil, fmt.Errorf("decode login: %w", err)
 		}
 		token, rejected := r.login(p)
 		return token, rejected, r.out.err
 	default:
-		return nil, nil, fmt.Errorf("%w: %d", errUnknownKind, c.Kind)
+		return nil, nil, fmt.Errorf("command of kind %d: %w", c.Kind, keys.ErrNewer)
 	}
 }
 
@@ -235,14 +235,15 @@ func (r *run) bootstrap(p bootstrap) bool {
 
 // node takes over what a node says of itself; it reports whether the node is known, and
 // known with that data directory.
-func (r *run) node(p NodeRecord) bool {
+func (r *run) node(p NodeRecord) (bool, error) {
 	known, ok := r.current().Nodes[p.ID]
 	if !ok || known.Instance != "" && known.Instance != p.Instance {
-		return false
+		return false, nil
 	}
-	r.change().Nodes[p.ID] = p
+	s := r.change()
+	s.Nodes[p.ID] = p
 	r.out.set(nodeKey(p.ID), p)
-	return true
+	return true, r.raiseVersion(s)
 }
 
 // alarm reports whether the alarm was raised before.

@@ -1,6 +1,7 @@
 package system
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/placement"
 )
 
@@ -88,56 +90,68 @@ func load(db *pebble.DB, prefix []byte) (s *State, err error) {
 		}
 	}
 	s.Auth.Index()
-	return s, it.Error()
+	return s, errors.Join(s.checkVersion(), it.Error())
 }
 
-// errBadRecord is returned for a key that this version does not write.
-var errBadRecord = errors.New("malformed system record")
+// decode reads JSON of a record or a command. It returns keys.ErrNewer if there are fields
+// that this version does not know: with them skipped this replica would become another than
+// those of newer nodes.
+func decode(b []byte, v any) error {
+	if err := json.Unmarshal(b, v); err != nil {
+		return err
+	}
+	strict := json.NewDecoder(bytes.NewReader(b))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(v); err != nil {
+		return fmt.Errorf("%w: %w", keys.ErrNewer, err)
+	}
+	return nil
+}
 
 // take adds one record, whose key is given from its letter on. Records come in
 // key order, so that the map and the alarms end up sorted.
 func (s *State) take(key, value []byte) error {
 	if len(key) == 0 {
-		return errBadRecord
+		return keys.ErrNewer
 	}
 	switch key[0] {
 	case clusterTag:
-		return json.Unmarshal(value, &s.Cluster)
+		return decode(value, &s.Cluster)
 	case nodeTag:
 		var n NodeRecord
-		err := json.Unmarshal(value, &n)
+		err := decode(value, &n)
 		s.Nodes[n.ID] = n
 		return err
 	case shardTag:
 		var h ShardRecord
-		err := json.Unmarshal(value, &h)
+		err := decode(value, &h)
 		s.Shards[h.ID] = h
 		return err
 	case pieceTag:
 		var p placement.Piece
-		err := json.Unmarshal(value, &p)
+		err := decode(value, &p)
 		s.Map = append(s.Map, p)
 		return err
 	case alarmTag:
 		var a AlarmRecord
-		err := json.Unmarshal(value, &a)
+		err := decode(value, &a)
 		s.Alarms = append(s.Alarms, a)
 		return err
 	case orderTag:
-		return json.Unmarshal(value, &s.Order)
+		return decode(value, &s.Order)
 	case settingsTag:
-		return json.Unmarshal(value, &s.Auth.Settings)
+		return decode(value, &s.Auth.Settings)
 	case userTag:
 		u := &auth.User{}
-		err := json.Unmarshal(value, u)
+		err := decode(value, u)
 		s.Auth.Users[u.Name] = u
 		return err
 	case roleTag:
 		role := &auth.Role{}
-		err := json.Unmarshal(value, role)
+		err := decode(value, role)
 		s.Auth.Roles[role.Name] = role
 		return err
 	default:
-		return errBadRecord
+		return keys.ErrNewer
 	}
 }

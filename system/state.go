@@ -32,8 +32,7 @@ type State struct {
 type ClusterRecord struct {
 	// ID is drawn when the cluster is made, never 0 afterwards.
 	ID uint64 `json:"id"`
-	// Version switches behaviour of applying that differs between versions, so
-	// that replicas of mixed versions agree.
+	// Version is the cluster version: all nodes speak it. See version.go.
 	Version uint32 `json:"version"`
 	// Epoch is the version of the map; it rises with every change of it.
 	Epoch uint64 `json:"epoch"`
@@ -53,6 +52,9 @@ type NodeRecord struct {
 	// Instance is that of the node's data directory, empty until the node has announced
 	// itself. It never changes then.
 	Instance string `json:"instance,omitempty"`
+	// Version is the newest cluster version that the node speaks, 0 until it has announced
+	// itself. It may go back with the node's program.
+	Version uint32 `json:"version,omitempty"`
 }
 
 // ShardRecord is one data shard.

@@ -152,11 +152,3 @@ func TestPublishedStateNeverChanges(t *testing.T) {
 		t.Errorf("published state became %s, was %s", got, want)
 	}
 }
-
-func TestUnknownCommandStopsTheReplica(t *testing.T) {
-	s := newSystem(t)
-	_, _, failed := s.m.Apply(s.db.NewBatch()).Command(raft.Command{Kind: 200}, true)
-	if failed == nil {
-		t.Error("a command of a later version was skipped")
-	}
-}

@@ -46,7 +46,7 @@ var allowed = map[string][]string{
 	"api":       {"auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
 	"lock":      {"router", "internal/invariant", "internal/keys"},
 	"router":    {"auth", "placement", "system", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft", "internal/share"},
-	"system":    {"auth", "placement", "internal/invariant", "internal/raft"},
+	"system":    {"auth", "placement", "internal/invariant", "internal/keys", "internal/raft"},
 	"placement": {"internal/invariant", "internal/keys"},
 	"shard":     {"mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
 	"auth":      {"internal/invariant", "internal/keys"},

@@ -153,6 +153,9 @@ func (j *journal) lookAtState(state *system.State) {
 	if state == was {
 		return
 	}
+	if v := state.Cluster.Version; v > was.Cluster.Version && was.Cluster.Version > 0 {
+		j.log.Info("cluster version raised", slog.Uint64("version", uint64(v)))
+	}
 	for _, n := range state.SortedNodes() {
 		if n.Instance != "" && was.Nodes[n.ID].Instance == "" {
 			j.log.Info("node joined", j.node(n.ID), slog.Any("peer_urls", n.PeerURLs))

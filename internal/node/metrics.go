@@ -11,6 +11,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/shard"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // Above these something is slow: as in etcd a tenth of a second for a command, and
@@ -163,10 +164,10 @@ func (m *metrics) Swept(took, longest time.Duration) {
 
 // follow registers what is looked up in the shards when it is asked for: the sums
 // over those of this node.
-func (m *metrics) follow(system *raft.Replica, shards map[uint64]*shard.Data) error {
+func (m *metrics) follow(cluster *system.Cluster, shards map[uint64]*shard.Data) error {
 	replicas := func(value func(*raft.Replica) float64) func() float64 {
 		return func() float64 {
-			sum := value(system)
+			sum := value(cluster.Replica())
 			for _, d := range shards {
 				sum += value(d.Replica())
 			}
@@ -201,6 +202,9 @@ func (m *metrics) follow(system *raft.Replica, shards map[uint64]*shard.Data) er
 			}
 			return float64(led)
 		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "latchkey", Name: "cluster_version", Help: "The version of formats that all nodes speak.",
+		}, func() float64 { return float64(cluster.State().Cluster.Version) }),
 		counter("mvcc_put_total", "Puts, those of transactions among them.",
 			stores(func(s mvcc.Stats) int64 { return s.Puts })),
 		counter("mvcc_delete_total", "Deletes, those of transactions among them.",

@@ -22,6 +22,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // dashboards are the names that etcd's dashboards and alerts read.
@@ -390,6 +391,7 @@ var fixed = map[string]float64{
 	"etcd_server_snapshot_apply_in_progress_total": 0, // TestSnapshotHealsDeposedLeader moves it
 	"etcd_network_known_peers":                     1,
 	"etcd_disk_defrag_inflight":                    0, "etcd_server_proposals_pending": 0, "latchkey_shards_led": 1,
+	"latchkey_cluster_version": system.Version,
 }
 
 // TestMetricsMove does one thing after the other and looks at what moves by it, for

@@ -362,7 +362,7 @@ func (n *Node) openServer(o *Options) error {
 	for _, d := range n.shards {
 		d.Connect(n.router)
 	}
-	if err := n.metrics.follow(n.cluster.Replica(), n.shards); err != nil {
+	if err := n.metrics.follow(n.cluster, n.shards); err != nil {
 		return err
 	}
 	if err := n.metrics.know(n.roster.self, n.roster.first, n.others.reached); err != nil {

@@ -49,7 +49,7 @@ func newRegister(tb testing.TB, db *pebble.DB, prefix []byte) *register {
 }
 
 func (m *register) cellKey(name string) []byte {
-	return append(append(append([]byte(nil), m.prefix...), 'c'), name...)
+	return append(append(append([]byte(nil), m.prefix...), 's'), name...)
 }
 
 func (m *register) BeginReload() {

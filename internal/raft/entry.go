@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // A Raft entry is one byte of format, one byte of type and the body. A begin
 // entry's body is the term; a batch entry's is the term, the batch number and
 // the commands, each of them with its number in the order of revisions if the batch
-// is a numbered one. Integers are unsigned varints.
+// is a numbered one. Integers are unsigned varints. Nothing follows: what has to be said
+// beside that takes another type or format, at which earlier versions stop.
 const (
 	entryFormat byte = 1
 
@@ -105,10 +108,18 @@ func (r *entryReader) open(entry []byte) (byte, error) {
 		return 0, errBadEntry
 	}
 	if entry[0] != entryFormat {
-		return 0, fmt.Errorf("%w: format %d", errBadEntry, entry[0])
+		return 0, fmt.Errorf("entry of format %d: %w", entry[0], keys.ErrNewer)
 	}
 	r.rest = entry[2:]
 	return entry[1], nil
+}
+
+// end returns an error if anything is left.
+func (r *entryReader) end() error {
+	if len(r.rest) > 0 {
+		return fmt.Errorf("%d bytes behind an entry: %w", len(r.rest), keys.ErrNewer)
+	}
+	return nil
 }
 
 func (r *entryReader) uvarint() (uint64, error) {

@@ -207,3 +207,28 @@ func TestSnapshotStops(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// What a later version wrote is never skipped.
+func TestLaterEntriesStopTheReplica(t *testing.T) {
+	c := newCluster(t, 1)
+	defer c.close()
+	nd, _ := c.leader(0)
+	s := &stateMachine{r: nd.r, db: nd.db}
+	batch := func(term uint64) []byte { return appendBatchHeader(nil, batchHeader{term: term, number: 1}) }
+	for name, entry := range map[string][]byte{
+		"format": {entryFormat + 1, entryBegin, 9},
+		"type":   {entryFormat, 200, 9},
+		"begin":  append(appendBegin(nil, 9), 0),
+		"batch":  append(batch(8), 0),
+	} {
+		b := nd.db.NewBatch()
+		p := progress{term: 8}
+		_, err := s.applyEntry(&p, nd.m.Apply(b), sm.Entry{Cmd: entry}, nil)
+		if !errors.Is(err, keys.ErrNewer) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // Below a replica's prefix every owner has a letter of its own: the machine's
@@ -16,7 +18,21 @@ const (
 	replicaTag byte = 'r'
 	// progressTag is the key of a replica's progress below its prefix.
 	progressTag byte = 'x'
+
+	// ownerTags are the letters of all owners, the replica's among them.
+	ownerTags = "bfhklmsx"
 )
+
+// checkTags returns an error if the records of a replica have an owner that this version
+// does not know.
+func checkTags(r pebble.Reader, prefix []byte) (err error) {
+	it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: keys.PrefixEnd(prefix)})
+	if err != nil {
+		return fmt.Errorf("read state: %w", err)
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	return keys.CheckTags(it, prefix, ownerTags)
+}
 
 // Prefix returns the Pebble prefix of one replica's keys: a letter, the shard
 // and the replica, each as eight bytes, big-endian. The replica is part of it so

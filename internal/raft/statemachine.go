@@ -9,6 +9,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	sm "github.com/lni/dragonboat/v4/statemachine"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // errNoLookup is returned for dragonboat's own reads: the machines have read
@@ -37,6 +39,9 @@ type settlement struct {
 func (s *stateMachine) Open(<-chan struct{}) (uint64, error) {
 	s.r.machineMu.Lock()
 	defer s.r.machineMu.Unlock()
+	if err := checkTags(s.db, s.r.prefix); err != nil {
+		return 0, s.stop("open state", err)
+	}
 	p, err := readProgress(s.db, s.r.prefix)
 	if err != nil {
 		return 0, err
@@ -103,7 +108,7 @@ func (s *stateMachine) applyEntry(p *progress, run Run, e sm.Entry, done []settl
 	switch kind {
 	case entryBegin:
 		term, err := r.uvarint()
-		if err != nil {
+		if err = errors.Join(err, r.end()); err != nil {
 			return done, fmt.Errorf("entry %d: %w", e.Index, err)
 		}
 		if term > p.term {
@@ -126,7 +131,7 @@ func (s *stateMachine) applyEntry(p *progress, run Run, e sm.Entry, done []settl
 		done = s.r.passed(h.term, h.number, done)
 		return s.applyBatch(run, h, &r, done)
 	default:
-		return done, fmt.Errorf("entry %d: %w: type %d", e.Index, errBadEntry, kind)
+		return done, fmt.Errorf("entry %d: type %d: %w", e.Index, kind, keys.ErrNewer)
 	}
 }
 
@@ -159,13 +164,17 @@ func (s *stateMachine) applyBatch(run Run, h batchHeader, r *entryReader, done [
 			done = append(done, settlement{waits, Outcome{result, rejected, true}})
 		}
 	}
-	return done, nil
+	return done, r.end()
 }
 
 // stop says what failed before the error takes the process down.
 func (s *stateMachine) stop(doing string, err error) error {
-	s.r.log.Error("state can't be kept: the node stops; check the disk that holds the data directory, then start it again",
-		slog.String("while", doing), slog.Uint64("shard", s.r.shardID), slog.Any("error", err))
+	log := s.r.log.With(slog.String("while", doing), slog.Uint64("shard", s.r.shardID), slog.Any("error", err))
+	if errors.Is(err, keys.ErrNewer) {
+		log.Error("newer nodes have written what this one does not know: the node stops; upgrade it, then start it again")
+	} else {
+		log.Error("state can't be kept: the node stops; check the disk that holds the data directory, then start it again")
+	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
@@ -229,12 +238,15 @@ func (s *stateMachine) RecoverFromSnapshot(r io.Reader, stop <-chan struct{}) er
 		}
 		return stoppedOr(err)
 	}
+	if err := checkTags(s.db, s.r.prefix); err != nil {
+		return s.stop("load state from snapshot", err)
+	}
 	p, err := readProgress(s.db, s.r.prefix)
 	if err != nil {
 		return err
 	}
 	if err := s.r.machine.Reload(); err != nil {
-		return fmt.Errorf("load state from snapshot: %w", err)
+		return s.stop("load state from snapshot", err)
 	}
 	s.progress = p
 	s.r.jumped(p)

@@ -1,0 +1,46 @@
+package system
+
+import (
+	"fmt"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// What a log says must be understood by all who apply it, or their replicas part. So a node
+// stops at a kind of command, a field or a record that it does not know, and what is new is
+// proposed only when all nodes know it. The cluster version, a number in the system shard's
+// state, says so: it is the lowest that all nodes speak. Each announces with its start what it
+// speaks, by the same log, and the announcement that leaves none behind raises the number. It is never lowered:
+// what has been written stays. A node that does not speak it does not start, or stops where
+// it hears of it.
+//
+// A change of formats takes the next number: its kinds, fields and forms are proposed if the
+// state that the proposer knows allows it. That may be older than the newest, which is safe.
+
+const (
+	// Version is the newest cluster version that this program speaks.
+	Version = 1
+	// firstVersion is that of a cluster whose nodes have not announced what they speak.
+	firstVersion = 1
+)
+
+// checkVersion returns an error if this program does not speak the cluster version.
+func (s *State) checkVersion() error {
+	if s.Cluster.Version > Version {
+		return fmt.Errorf("the cluster speaks version %d, this program at most %d: %w", s.Cluster.Version, Version, keys.ErrNewer)
+	}
+	return nil
+}
+
+// raiseVersion raises the cluster version to the lowest that all nodes of s speak.
+func (r *run) raiseVersion(s *State) error {
+	all := s.SortedNodes()[0].Version
+	for _, n := range s.Nodes {
+		all = min(all, n.Version)
+	}
+	if all > s.Cluster.Version {
+		s.Cluster.Version = all
+		r.out.set(clusterKey(), s.Cluster)
+	}
+	return s.checkVersion()
+}
