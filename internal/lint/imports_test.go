@@ -37,6 +37,7 @@ var allowed = map[string][]string{
 	"e2e/faults/syncfs": {},
 	"e2e/histories":     {},
 	"e2e/server":        {},
+	"e2e/upgrade":       {},
 
 	"internal/node": {
 		"api", "auth", "lock", "router", "placement", "system", "shard", "mvcc", "lease", "internal/config",

@@ -1,0 +1,3 @@
+// Package upgrade runs an earlier version of the server and replaces it by the present one,
+// node by node, under load.
+package upgrade
