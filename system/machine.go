@@ -32,6 +32,8 @@ const (
 	kindLimit   kind = 6
 	kindCompact kind = 7
 	kindOrder   kind = 8
+	// kindLower carries a limitCommand, too; it came with version lowersLimit.
+	kindLower kind = 9
 )
 
 // bootstrap makes the cluster. The first that applies wins.
@@ -168,12 +170,9 @@ func (r *run) Command(c raft.Command, _ bool) (result any, rejected, failed erro
 		}
 		return r.alarm(p), nil, r.out.err
 	case kindLimit:
-		var p limitCommand
-		if err := decode(c.Payload, &p); err != nil {
-			return nil, nil, fmt.Errorf("decode limit: %w", err)
-		}
-		r.limit(p)
-		return nil, nil, r.out.err
+		return nil, nil, carried(r, c, r.limit)
+	case kindLower:
+		return nil, nil, carried(r, c, r.lower)
 	case kindCompact:
 		var p compactCommand
 		if err := decode(c.Payload, &p); err != nil {
@@ -181,12 +180,7 @@ func (r *run) Command(c raft.Command, _ bool) (result any, rejected, failed erro
 		}
 		return nil, r.compact(p), r.out.err
 	case kindOrder:
-		var p OrderRecord
-		if err := decode(c.Payload, &p); err != nil {
-			return nil, nil, fmt.Errorf("decode order: %w", err)
-		}
-		r.order(p)
-		return nil, nil, r.out.err
+		return nil, nil, carried(r, c, r.order)
 	case kindUsers:
 		p := &pb.InternalRaftRequest{}
 		if err := raft.DecodeRequest(c.Payload, p); err != nil {
@@ -206,6 +200,16 @@ func (r *run) Command(c raft.Command, _ bool) (result any, rejected, failed erro
 	default:
 		return nil, nil, fmt.Errorf("command of kind %d: %w", c.Kind, keys.ErrNewer)
 	}
+}
+
+// carried applies what a command carries, where that has no result.
+func carried[Payload any](r *run, c raft.Command, apply func(Payload)) error {
+	var p Payload
+	if err := decode(c.Payload, &p); err != nil {
+		return fmt.Errorf("decode command of kind %d: %w", c.Kind, err)
+	}
+	apply(p)
+	return r.out.err
 }
 
 // bootstrap reports whether p made the cluster.

@@ -11,7 +11,8 @@ import (
 
 // The oracle is the leader of the system shard: a counter in memory, below a limit
 // that is raised through the log. A new leader starts at the limit, so that what an
-// earlier one handed out stays below whatever it hands out.
+// earlier one handed out stays below whatever it hands out. One that hands over lowers the
+// limit to what it has handed out before (release.go), so that nothing is left out.
 //
 //	allotted after the question arrived  ->  leadership proved in the same term  ->  answered
 //
@@ -19,7 +20,7 @@ import (
 // a higher number before the question came.
 
 // The step is by how much more than needed the limit is raised, and so how many numbers a
-// change of leader leaves out at the most. It doubles each time the limit is raised and
+// leader that is lost leaves out at the most. It doubles each time the limit is raised and
 // shrinks by an eighth each tick, to about what is handed out in a second: so the limit is
 // raised about once a second where many numbers are handed out, and once for each minStep
 // where few are.
@@ -48,10 +49,16 @@ type counter struct {
 	mu sync.Mutex
 	// term is the one served, 0 while this node does not lead; protected by mu.
 	term uint64
+	// begun is the newest term that was ever served; protected by mu.
+	begun uint64
 	// last is the highest number handed out in the term or before; protected by mu.
 	//
 	// Invariant: last <= the limit in the state that this node has applied.
 	last int64
+	// held says that no numbers are handed out in begun, since the leadership is about to go;
+	// lowering that an entry of begun is under way that lowers the limit to last, or that its
+	// outcome is open. Protected by mu.
+	held, lowering bool
 	// step is by how much more than needed the limit is raised; protected by mu.
 	//
 	// Invariant: minStep <= step <= maxStep.
@@ -63,12 +70,18 @@ type counter struct {
 
 var _ raft.Leadership = (*counter)(nil)
 
-// Began starts at the limit that all earlier leaders obeyed.
+// Began starts at the limit that all earlier leaders obeyed. Of a term that was served before
+// it is known how far it came, and the limit may be about to be lowered to that.
 func (c *counter) Began(term uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.term, c.last = term, c.machine.State().Order.Limit
+	c.term = term
+	if term == c.begun {
+		return
+	}
+	c.begun, c.last = term, c.machine.State().Order.Limit
 	c.step, c.ahead = minStep, 0
+	c.held, c.lowering = false, false
 }
 
 // Ended forgets the term.
@@ -96,6 +109,8 @@ func (c *counter) allot(n int64) (b raft.Block, term uint64, limit int64, err er
 		return b, 0, 0, raft.ErrNotLeader
 	case !order.Begun:
 		return b, 0, 0, errNoOrder
+	case n > 0 && (c.held || c.lowering):
+		return b, 0, 0, raft.ErrNotLeader
 	}
 	c.last = max(c.last, order.Base)
 	if c.last+n > order.Limit {
@@ -112,7 +127,7 @@ func (c *counter) next() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	limit := max(c.machine.State().Order.Limit, c.ahead)
-	if c.term == 0 || limit-c.last > c.step/2 {
+	if c.term == 0 || c.held || c.lowering || limit-c.last > c.step/2 {
 		return 0
 	}
 	c.step = min(2*c.step, maxStep)
@@ -197,8 +212,8 @@ func (c *Cluster) raise(ctx context.Context, limit int64) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if c.State().Order.Limit >= limit {
-		return nil
+	if c.State().Order.Limit >= limit || c.counter.holds() {
+		return nil // who asked finds out
 	}
 	payload, err := encode(limitCommand{Limit: limit})
 	if err != nil {
@@ -236,7 +251,7 @@ func (c *Cluster) BeginOrder(ctx context.Context, rev, compacted int64) error {
 	return err
 }
 
-// limitCommand raises the oracle's limit.
+// limitCommand raises the oracle's limit, or lowers it.
 type limitCommand struct {
 	Limit int64 `json:"limit"`
 }

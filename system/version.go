@@ -19,10 +19,16 @@ import (
 
 const (
 	// Version is the newest cluster version that this program speaks.
-	Version = 1
+	Version = 2
 	// firstVersion is that of a cluster whose nodes have not announced what they speak.
 	firstVersion = 1
+
+	// lowersLimit is the version from which on kindLower is proposed.
+	lowersLimit = 2
 )
+
+// allows reports whether all nodes know what came with a version. Proposers ask it.
+func (s *State) allows(version uint32) bool { return s.Cluster.Version >= version }
 
 // checkVersion returns an error if this program does not speak the cluster version.
 func (s *State) checkVersion() error {

@@ -80,6 +80,9 @@ type Config struct {
 	ReplicaOf func(shardID, node uint64) uint64
 	// Applied asks another node how far its replica of a shard has applied.
 	Applied func(ctx context.Context, node, shardID uint64) (uint64, error)
+	// Release has the system shard's leader give its numbers back before it goes; resume is
+	// called when it has gone or stays.
+	Release func(ctx context.Context) (resume func())
 	// Election is Raft's timeout.
 	Election time.Duration
 	Log      *slog.Logger
@@ -172,6 +175,10 @@ func (s *Spreader) caughtUp(ctx context.Context, node uint64, r *raft.Replica) b
 func (s *Spreader) offer(ctx context.Context, r *raft.Replica, node uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, handoverElections*s.c.Election)
 	defer cancel()
+	if r == s.c.System {
+		resume := s.c.Release(ctx)
+		defer resume()
+	}
 	err := r.HandOver(ctx, s.c.ReplicaOf(r.ShardID(), node), func(ctx context.Context) (uint64, error) {
 		return s.c.Applied(ctx, node, r.ShardID())
 	})

@@ -457,6 +457,12 @@ func (n *Node) Stop(ctx context.Context) error {
 	n.leaving.Store(true)
 	n.others.leave(ctx)
 	n.stopServing(ctx)
+	if n.cluster != nil {
+		// Numbers are resumed by the next term: this process hands out no more.
+		releasing, cancel := context.WithTimeout(ctx, n.electionTimeout)
+		n.cluster.Release(releasing)
+		cancel()
+	}
 	return n.close()
 }
 

@@ -120,7 +120,7 @@ func (p *peers) leaders() router.Leaders {
 	p.spreader = leadership.NewSpreader(leadership.Config{
 		Self: n.roster.self, Nodes: n.roster.nodes(), System: n.cluster.Replica(), Data: data,
 		NodeOf: nodeOf, ReplicaOf: func(_, node uint64) uint64 { return replicaOf(n.roster.first, node) },
-		Applied: found.Applied, Election: n.electionTimeout, Log: n.log,
+		Applied: found.Applied, Release: n.cluster.Release, Election: n.electionTimeout, Log: n.log,
 	})
 	return found
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 
@@ -51,6 +52,12 @@ func (ch chaos) wreak(w *workload) {
 		every(rnd, ch.transfers, w.stop, func() {
 			id := ids[rnd.IntN(len(ids))]
 			if p := c.leads(id); p != nil {
+				if id == placement.SystemShard && rnd.IntN(2) == 0 {
+					ctx, cancel := context.WithTimeout(c.ctx, time.Duration(rnd.IntN(3))*tick)
+					resume := p.cluster.Release(ctx)
+					cancel()
+					defer resume()
+				}
 				// A refused transfer is one that does not happen.
 				_ = p.replica(id).Transfer(1 + (p.node.id+rnd.Uint64N(nodes-1))%nodes)
 			}

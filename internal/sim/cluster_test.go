@@ -118,7 +118,8 @@ func newCluster(tb testing.TB, o options) *cluster {
 	return c
 }
 
-// bootstrap makes the cluster, at the leader of the system shard.
+// bootstrap makes the cluster, at the leader of the system shard, and announces each node
+// there.
 func (c *cluster) bootstrap(ctx context.Context, processes []*process) {
 	c.tb.Helper()
 	var records []system.NodeRecord
@@ -129,18 +130,20 @@ func (c *cluster) bootstrap(ctx context.Context, processes []*process) {
 	for _, s := range c.options.splits {
 		splits = append(splits, []byte(s))
 	}
-	for made := false; !made; {
-		for i, p := range processes {
-			if p.cluster.Replica().Serving() == 0 {
-				continue
+	for _, self := range records {
+		for announced := false; !announced; {
+			for _, p := range processes {
+				if p.cluster.Replica().Serving() == 0 {
+					continue
+				}
+				attempt, cancel := context.WithTimeout(ctx, time.Second)
+				_, err := p.cluster.Bootstrap(attempt, self, records, splits)
+				cancel()
+				announced = announced || err == nil
 			}
-			attempt, cancel := context.WithTimeout(ctx, time.Second)
-			_, err := p.cluster.Bootstrap(attempt, records[i], records, splits)
-			cancel()
-			made = made || err == nil
-		}
-		if !pause(ctx, time.Millisecond) {
-			c.tb.Fatal("no system shard")
+			if !announced && !pause(ctx, time.Millisecond) {
+				c.tb.Fatal("no system shard")
+			}
 		}
 	}
 }

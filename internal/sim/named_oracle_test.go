@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -145,6 +146,77 @@ func TestCompletedReadIndexDoesNotMakeAnOracle(t *testing.T) {
 			if !errors.Is(err, raft.ErrNotLeader) {
 				t.Errorf("asked for %d, answered %+v, %v, after a put at %d", count, b, err, newer)
 			}
+		}
+	})
+}
+
+// handOver has the leader of the system shard hand over to a node as a node does that stops.
+func (c *cluster) handOver(to uint64) error {
+	from, replica := c.leads(placement.SystemShard), c.node(to).cluster.Replica()
+	ctx, cancel := context.WithTimeout(c.tb.Context(), 2*electionTicks*tick)
+	defer cancel()
+	resume := from.cluster.Release(ctx)
+	defer resume()
+	return from.cluster.Replica().HandOver(ctx, to, func(context.Context) (uint64, error) { return replica.Applied(), nil })
+}
+
+// A planned hand-over of the oracle leaves no number out.
+func TestHandedOverOracleLosesNothing(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		rev := c.node(3).put(t, "a/x", "1")
+		for i, to := range []uint64{2, 3, 1, 2} {
+			if err := c.handOver(to); err != nil {
+				t.Fatal(err)
+			}
+			for j, key := range []string{"a/x", "b/x", "c/x", "d/x"} {
+				next := c.node(3).put(t, key, "2")
+				if next != rev+1 {
+					t.Errorf("hand-over %d, put %d: revision %d after %d", i, j, next, rev)
+				}
+				rev = next
+			}
+		}
+	})
+}
+
+// While the oracle can't know whether its limit is lowered it hands out nothing that may be
+// handed out again, though its leadership stays.
+func TestLoweredLimitInDoubt(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t, old := c.tb, c.node(1)
+		if _, err := old.cluster.Ask(t.Context(), 1); err != nil {
+			t.Fatal(err) // there are numbers left
+		}
+		var lost atomic.Bool
+		lost.Store(true)
+		c.net.setDecide(func(l link, system bool, m *raftpb.Message) fate {
+			return fate{lose: system && lost.Load() && entries(l, m)}
+		})
+		bound := func() context.Context {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*tick)
+			t.Cleanup(cancel)
+			return ctx
+		}
+		old.cluster.Release(bound())()
+		before, err := old.cluster.Ask(bound(), 0)
+		if err != nil {
+			t.Fatal(err) // reads go on
+		}
+		doubtful, err := old.cluster.Ask(bound(), 1)
+		if err == nil {
+			t.Errorf("number %d was handed out in doubt", doubtful.First)
+		}
+		lost.Store(false)
+		for old.cluster.State().Order.Limit != before.Newest {
+			time.Sleep(tick)
+		}
+		again, err := old.cluster.Ask(t.Context(), 1)
+		if err != nil || again.First <= before.Newest {
+			t.Errorf("the leadership stayed: %+v, %v", again, err)
+		}
+		if rev := c.succeed(); rev <= again.First || rev <= doubtful.First {
+			t.Errorf("revision %d after %d and %d", rev, again.First, doubtful.First)
 		}
 	})
 }
