@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/latchkey-db/latchkey/e2e/faults"
 	"github.com/latchkey-db/latchkey/e2e/harness"
 	"github.com/latchkey-db/latchkey/system"
@@ -94,6 +96,10 @@ func TestUpgradeNodeByNode(t *testing.T) {
 			if v := version(ctx, t, n); v != made {
 				t.Errorf("with %d of %d nodes upgraded the cluster version is %v, was %v", i+1, len(c.Nodes), v, made)
 			}
+			// Nodes of both versions lead, and hand over.
+			for range c.Nodes {
+				moveLeader(ctx, t, c, clients)
+			}
 		}
 		busy(ctx, t, report)
 	}
@@ -122,6 +128,33 @@ func TestUpgradeNodeByNode(t *testing.T) {
 		t.Error(v)
 	}
 	t.Logf("cluster version %v, then %v; operations=%d", made, system.Version, report.Operations.Load())
+}
+
+// moveLeader has the node that leads the system shard hand over to the next.
+func moveLeader(ctx context.Context, t *testing.T, c *faults.Cluster, clients []*clientv3.Client) {
+	t.Helper()
+	for {
+		ids, leader := make([]uint64, len(clients)), -1
+		for i, client := range clients {
+			if s, err := client.Status(ctx, c.Nodes[i].Client); err == nil {
+				if ids[i] = s.Header.MemberId; s.Leader == ids[i] {
+					leader = i
+				}
+			}
+		}
+		if leader >= 0 {
+			if to := ids[(leader+1)%len(ids)]; to != 0 {
+				if _, err := clients[leader].MoveLeader(ctx, to); err == nil {
+					return
+				}
+			}
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatal("the leader of the system shard does not move")
+		}
+	}
 }
 
 // busy waits until clients have done something more.
