@@ -155,8 +155,9 @@ type conversation struct {
 	from uint64
 	s    *guest
 	ctx  context.Context //nolint:containedctx // lives as long as the stream
-	kick chan struct{}
-	// wg counts the goroutines of calls and the one that sends answers.
+	// cancel ends the stream.
+	cancel context.CancelFunc
+	// wg counts the goroutines of calls.
 	wg sync.WaitGroup
 
 	mu sync.Mutex
@@ -165,8 +166,9 @@ type conversation struct {
 	// running are the calls without an answer, and held the bytes of their requests.
 	running map[uint64]context.CancelFunc
 	held    int
-	// answers are those that wait to be sent.
+	// answers are those that wait to be sent, and sending says that somebody sends them.
 	answers []answer
+	sending bool
 	over    bool
 }
 
@@ -180,11 +182,9 @@ type answer struct {
 // serveCalls serves a stream of calls.
 func (m *Mesh) serveCalls(ctx context.Context, g *greeting, s *guest) error {
 	ctx, cancel := context.WithCancel(ctx)
-	c := &conversation{
-		m: m, from: g.Node, s: s, ctx: ctx, kick: make(chan struct{}, 1), running: make(map[uint64]context.CancelFunc),
-	}
-	c.wg.Go(func() { c.sendAnswers(cancel) })
+	c := &conversation{m: m, from: g.Node, s: s, ctx: ctx, cancel: cancel, running: make(map[uint64]context.CancelFunc)}
 	defer c.wg.Wait()
+	defer func() { _ = s.conn.Close() }() // ends what waits to be sent
 	defer c.end()
 	defer cancel()
 	return s.receive(ctx, func(b []byte) error { return eachRecord(b, c.record) })
@@ -199,28 +199,43 @@ func (c *conversation) end() {
 
 // record carries one record out.
 func (c *conversation) record(op byte, number uint64, body []byte) error {
-	c.m.mu.Lock()
-	handler := c.m.handler
-	c.m.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case op == opCancel:
+	switch op {
+	case opCancel:
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		if cancel := c.running[number]; cancel != nil {
 			cancel()
 		}
 		return nil
-	case op == opPing:
-		c.answerLocked(answer{number: number, op: opPong})
+	case opPing:
+		c.answer(answer{number: number, op: opPong}, 0)
 		return nil
-	case op != opCall || c.running[number] != nil:
+	case opCall:
+		return c.call(number, body)
+	}
+	return errStream
+}
+
+// call carries a call out, or refuses it.
+func (c *conversation) call(number uint64, body []byte) error {
+	c.m.mu.Lock()
+	handler := c.m.handler
+	c.m.mu.Unlock()
+	c.mu.Lock()
+	refused := handler == nil || len(c.running) >= maxRunning || c.held > 0 && c.held+len(body) > maxHeld
+	switch {
+	case c.running[number] != nil:
+		c.mu.Unlock()
 		return errStream
 	case c.over:
+		c.mu.Unlock()
 		return errClosed
-	case handler == nil, len(c.running) >= maxRunning, c.held > 0 && c.held+len(body) > maxHeld:
-		c.answerLocked(answer{number: number, op: opRefuse})
+	case refused:
+		c.mu.Unlock()
+		c.answer(answer{number: number, op: opRefuse}, 0)
 		return nil
 	}
+	defer c.mu.Unlock()
 	ctx, cancel := context.WithCancel(c.ctx)
 	c.running[number] = cancel
 	c.held += len(body)
@@ -230,45 +245,40 @@ func (c *conversation) record(op byte, number uint64, body []byte) error {
 		if len(a.body)+recordBytes > c.m.cfg.MaxFrame {
 			a.op, a.body = opFail, nil
 		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.running, number)
-		c.held -= len(body)
-		c.answerLocked(a)
+		c.answer(a, len(body))
 	})
 	return nil
 }
 
-// answerLocked queues an answer. c.mu must be held.
-func (c *conversation) answerLocked(a answer) {
-	c.answers = append(c.answers, a)
-	select {
-	case c.kick <- struct{}{}:
-	default:
+// answer sends an answer to a call whose request had held bytes, or leaves that to who is
+// sending others. It ends the stream where nothing can be sent.
+func (c *conversation) answer(a answer, held int) {
+	c.mu.Lock()
+	if a.op == opAnswer || a.op == opFail {
+		delete(c.running, a.number)
+		c.held -= held
 	}
-}
-
-// sendAnswers sends answers until the stream ends, and ends it where it can't.
-func (c *conversation) sendAnswers(cancel context.CancelFunc) {
-	defer cancel()
-	for {
-		for b := c.batch(); b != nil; b = c.batch() {
-			if c.s.send(b) != nil {
-				return
-			}
-		}
-		select {
-		case <-c.kick:
-		case <-c.ctx.Done():
+	c.answers = append(c.answers, a)
+	sending := c.sending
+	c.sending = true
+	c.mu.Unlock()
+	if sending {
+		return
+	}
+	for b := c.batch(); b != nil; b = c.batch() {
+		if c.s.send(b) != nil {
+			c.cancel()
 			return
 		}
 	}
 }
 
-// batch returns the next message of answers, nil if there is none.
+// batch returns the next message of answers. If there is none it returns nil, and nobody is sending
+// any more.
 func (c *conversation) batch() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.sending = len(c.answers) > 0
 	var b []byte
 	taken := 0
 	for _, a := range c.answers {

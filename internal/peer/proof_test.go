@@ -2,6 +2,7 @@ package peer
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -398,10 +399,35 @@ func TestSilentGuestIsDropped(t *testing.T) {
 	if err != nil || heard == 0 {
 		t.Errorf("heard %d bytes, then %v: the connection is to be kept a while, and then closed", heard, err)
 	}
-	until(t, "the guest to be forgotten", func() bool {
-		m := n.meshes[2]
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return m.guests[1] == 0
-	})
+	until(t, "the guest to be forgotten", n.forgotten)
+}
+
+// forgotten reports whether node 2 has no connection from node 1.
+func (n *net3) forgotten() bool {
+	m := n.meshes[2]
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.guests[1] == 0
+}
+
+// Nor does one that has calls answered and does not read the answers.
+func TestDeafGuestIsDropped(t *testing.T) {
+	n := start(t, shortly)
+	n.meshes[2].Handle(func(context.Context, uint64, []byte) []byte { return make([]byte, 16<<20) })
+	conn, err := net.Dial("tcp", n.doors[2].Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := n.meshes[1].call(conn, greeting{To: 2, Purpose: carriesCalls}); err != nil {
+		t.Fatal(err)
+	}
+	s := n.meshes[1].stream(conn, 2)
+	for number := range uint64(8) {
+		if err := s.send(appendRecord(nil, opCall, number+1, []byte("call"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "the guest to be let in", func() bool { return !n.forgotten() })
+	until(t, "the guest to be forgotten", n.forgotten)
 }
