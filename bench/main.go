@@ -7,11 +7,19 @@
 //
 //	put        each client writes keys of its own
 //	get        each client reads one of -keys keys, linearizably
+//	bulk       each client writes -batch keys of its own in a transaction
+//	range      each client reads all of -keys keys in one range, or -limit of them, or
+//	           with -past as they were before each was written anew
 //	lock       each client locks and unlocks a lock of its own
-//	contend    all clients lock and unlock the same lock
-//	keepalive  each client renews a lease of its own
+//	handoff    the clients take turns at -locks locks; an operation is one hand-off,
+//	           its time from the call of Unlock to the return of the next holder's Lock
+//	grant      each client grants leases
+//	leases     the clients grant -keys leases together and attach a key to each, and end
+//	keepalive  each client renews a lease of its own, with a stream for each renewal
+//	renew      the same on one stream that stays open
 //	fanout     one client writes a key that all the others watch; an operation is
 //	           one event delivered, its time from the write to the delivery
+//	events     the same with keys all over the keyspace, and watches of all of it
 package main
 
 import (
@@ -43,6 +51,11 @@ type options struct {
 	conns     int
 	keys      int
 	valueSize int
+	batch     int
+	locks     int
+	limit     int64
+	past      bool
+	every     time.Duration
 	duration  time.Duration
 	warmup    time.Duration
 }
@@ -66,8 +79,13 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.StringVar(&o.work, "work", "put", "kind of `work`: "+strings.Join(workNames(), ", "))
 	f.IntVar(&o.clients, "clients", 64, "`number` of clients that work side by side")
 	f.IntVar(&o.conns, "conns", 8, "`number` of connections that they share")
-	f.IntVar(&o.keys, "keys", 10_000, "`number` of keys to read")
+	f.IntVar(&o.keys, "keys", 10_000, "`number` of keys to read, or of leases")
 	f.IntVar(&o.valueSize, "value", 128, "size of a value in `bytes`")
+	f.IntVar(&o.batch, "batch", 100, "`number` of keys in a transaction")
+	f.IntVar(&o.locks, "locks", 1, "`number` of locks that the clients share")
+	f.Int64Var(&o.limit, "limit", 0, "`number` of keys that a range asks for, 0 for all")
+	f.BoolVar(&o.past, "past", false, "read at a past revision")
+	f.DurationVar(&o.every, "every", 0, "`time` from one write that is watched to the next, 0 for none")
 	f.DurationVar(&o.duration, "for", 10*time.Second, "how long to measure")
 	f.DurationVar(&o.warmup, "warmup", time.Second, "how long to run before")
 	if err := f.Parse(args); err != nil {
@@ -77,10 +95,20 @@ func parse(args []string, out io.Writer) (options, error) {
 	if _, ok := works[o.work]; !ok {
 		return o, fmt.Errorf("unknown work %q", o.work)
 	}
-	if o.clients < 1 || o.conns < 1 || o.keys < 1 || o.valueSize < 0 || o.duration <= 0 {
-		return o, errors.New("clients, conns, keys and for must be positive")
+	if min(o.clients, o.conns, o.keys, o.batch, o.locks) < 1 || o.valueSize < 0 || o.limit < 0 || o.duration <= 0 {
+		return o, errors.New("clients, conns, keys, batch, locks and for must be positive")
 	}
 	return o, nil
+}
+
+// endpointsOf returns the servers that a connection uses. It stays with one, so that the
+// load spreads evenly; where there are fewer clients than servers each call goes to the
+// next server, so that no figure hangs on who leads.
+func (o options) endpointsOf(conn int) []string {
+	if o.clients < len(o.endpoints) {
+		return o.endpoints
+	}
+	return o.endpoints[conn%len(o.endpoints):][:1]
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -90,9 +118,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	conns := make([]*clientv3.Client, o.conns)
 	for i := range conns {
-		// A connection stays with one server, so that the load spreads evenly.
 		conns[i], err = clientv3.New(clientv3.Config{
-			Endpoints: o.endpoints[i%len(o.endpoints):][:1], DialTimeout: 5 * time.Second, Logger: etcdlog.New(slog.New(slog.DiscardHandler)),
+			Endpoints: o.endpointsOf(i), DialTimeout: 5 * time.Second, Logger: etcdlog.New(slog.New(slog.DiscardHandler)),
 		})
 		if err != nil {
 			return fmt.Errorf("dial: %w", err)

@@ -8,11 +8,9 @@ import (
 	mrand "math/rand/v2"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
 // prepare does what a kind of work needs beforehand, and returns the work.
@@ -25,10 +23,16 @@ type work func(ctx context.Context, m *meter) error
 var works = map[string]prepare{
 	"put":       put,
 	"get":       get,
+	"bulk":      bulk,
+	"range":     scan,
 	"lock":      lock,
-	"contend":   contend,
+	"handoff":   handoff,
+	"grant":     grant,
+	"leases":    leases,
 	"keepalive": keepalive,
+	"renew":     renew,
 	"fanout":    fanout,
+	"events":    events,
 }
 
 func workNames() []string { return slices.Sorted(maps.Keys(works)) }
@@ -99,106 +103,4 @@ func get(ctx context.Context, o options, conns []*clientv3.Client) (work, error)
 		}
 		return nil
 	}), nil
-}
-
-// lockCycles locks and unlocks the lock that of names for a client.
-func lockCycles(o options, conns []*clientv3.Client, of func(client int) string) work {
-	return each(o, conns, func(ctx context.Context, i int, c *clientv3.Client, m *meter) error {
-		s, err := concurrency.NewSession(c, concurrency.WithTTL(60), concurrency.WithContext(ctx))
-		if err != nil {
-			return err
-		}
-		mu := concurrency.NewMutex(s, of(i))
-		for ctx.Err() == nil {
-			start := time.Now()
-			if err := mu.Lock(ctx); err != nil {
-				return err
-			}
-			if err := mu.Unlock(ctx); err != nil {
-				return err
-			}
-			m.add(start)
-		}
-		return nil
-	})
-}
-
-func lock(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
-	name, err := naming()
-	if err != nil {
-		return nil, err
-	}
-	return lockCycles(o, conns, func(client int) string { return name(client, strconv.Itoa(client)) }), nil
-}
-
-func contend(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
-	name, err := naming()
-	if err != nil {
-		return nil, err
-	}
-	return lockCycles(o, conns, func(int) string { return name(0, "one") }), nil
-}
-
-func keepalive(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
-	return each(o, conns, func(ctx context.Context, _ int, c *clientv3.Client, m *meter) error {
-		l, err := c.Grant(ctx, 60)
-		if err != nil {
-			return err
-		}
-		for ctx.Err() == nil {
-			start := time.Now()
-			if _, err := c.KeepAliveOnce(ctx, l.ID); err != nil {
-				return err
-			}
-			m.add(start)
-		}
-		return nil
-	}), nil
-}
-
-// fanout measures with the writer's clock: it sends the time in the value.
-func fanout(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
-	name, err := naming()
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, m *meter) error { return fan(ctx, o, conns, m, name(0, "key")) }, nil
-}
-
-func fan(ctx context.Context, o options, conns []*clientv3.Client, m *meter, key string) error {
-	var ready sync.WaitGroup
-	ready.Add(o.clients)
-	begin := time.Now()
-	writer := func() error {
-		ready.Wait()
-		for ctx.Err() == nil {
-			if _, err := conns[0].Put(ctx, key, strconv.FormatInt(int64(time.Since(begin)), 10)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	failed := make(chan error, 1)
-	go func() { failed <- writer() }()
-	watch := each(o, conns, func(ctx context.Context, _ int, c *clientv3.Client, m *meter) error {
-		events := c.Watch(ctx, key, clientv3.WithCreatedNotify())
-		for r := range events {
-			if r.Created {
-				ready.Done()
-			}
-			for _, e := range r.Events {
-				sent, err := strconv.ParseInt(string(e.Kv.Value), 10, 64)
-				if err != nil {
-					return err
-				}
-				m.add(begin.Add(time.Duration(sent)))
-			}
-		}
-		return nil
-	})
-	err := watch(ctx, m)
-	if werr := <-failed; err == nil && ctx.Err() == nil {
-		err = werr
-	}
-	return err
 }
