@@ -2,16 +2,21 @@
 // has bench work on it, and stops it, round after round, so that what else the machine
 // does falls on all of them alike.
 //
-//	go run ./bench/rounds -rounds 5 -work put,get,lock \
-//	    'etcd=/tmp/etcd' 'one=latchkey' 'four=latchkey --initial-splits {4}'
+//	go run ./bench/rounds -results bench
+//	go run ./bench/rounds -rounds 3 -for 1s -only 'put-*,lock-1'
+//	go run ./bench/rounds -work put,get -nodes 3 -clients 512 -shards 1,4 \
+//	    'etcd=/tmp/etcd' 'latchkey=latchkey --initial-splits {}'
 //
-// Each argument is a name and a command that takes etcd's flags; names, directories
-// and addresses are added to it, for each of -nodes nodes. {4} stands for the splits
-// that lay the keys of bench on four shards evenly. Printed are, for each work and
-// server, the medians over the rounds of operations a second, of the 50th and 99th
-// percentile, of the servers' and the clients' CPU time and of the logs' fsyncs for an
-// operation; what the servers used while idle; and the ratio of each to the first
-// server's, the median over the rounds.
+// Each argument is a name and a command that takes etcd's flags; names, directories and
+// addresses are added to it, for each node. {} stands for the splits that lay the keys of
+// bench on shards evenly, on as many as the figure asks for; {4} for those of four shards.
+// Without arguments etcd, of bench/peers, and Latchkey are built and measured.
+//
+// What is measured are the figures of figures.go, or those of them that -only names, or
+// with -work any kind of work of bench. Printed are, in Markdown, medians over the rounds
+// and medians of the ratios to the first server in the same round. -results names a
+// folder for that text with charts (RESULTS.md, charts/) and for what every round
+// measured (results.json).
 package main
 
 import (
@@ -21,9 +26,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,16 +35,17 @@ import (
 
 // options are the command line.
 type options struct {
-	rounds, nodes, clients int
-	works                  []string
-	duration, idle         time.Duration
-	servers                []server
+	rounds           int
+	duration, warmup time.Duration
+	results          string
+	groups           []group
+	servers          []server
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		if !errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintf(os.Stderr, "rounds: %v\n", err)
 		}
@@ -53,44 +58,58 @@ func parse(args []string, out io.Writer) (options, error) {
 	f := flag.NewFlagSet("rounds", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.IntVar(&o.rounds, "rounds", 5, "`number` of rounds")
-	f.IntVar(&o.nodes, "nodes", 1, "`number` of nodes of each server")
-	f.IntVar(&o.clients, "clients", 64, "`number` of clients")
-	works := f.String("work", "put,get,lock", "comma-separated kinds of `work`")
-	f.DurationVar(&o.duration, "for", 3*time.Second, "how long each work takes")
-	f.DurationVar(&o.idle, "idle", 2*time.Second, "how long to measure the idle server")
+	f.DurationVar(&o.duration, "for", 2*time.Second, "how long each figure is measured")
+	f.DurationVar(&o.warmup, "warmup", 500*time.Millisecond, "how long each work runs before")
+	f.StringVar(&o.results, "results", "", "`folder` to write RESULTS.md, results.json and charts to")
+	only := f.String("only", "", "comma-separated `patterns` of the keys of figures to measure, such as put-*; an unknown one lists them")
+	works := f.String("work", "", "comma-separated kinds of `work` to measure instead of the figures")
+	nodes := f.Int("nodes", 1, "`number` of nodes of each server, for -work")
+	clients := f.Int("clients", 64, "`number` of clients, for -work")
+	shards := f.String("shards", "1", "comma-separated `numbers` of shards, for -work")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
-	o.works = strings.Split(*works, ",")
+	if o.rounds < 1 || *nodes < 1 || *clients < 1 || o.duration <= 0 || o.warmup < 0 {
+		return o, errors.New("rounds, nodes, clients and for must be positive")
+	}
+	o.groups = figures
+	if *works != "" {
+		numbers, err := integers(*shards)
+		if err != nil {
+			return o, err
+		}
+		o.groups = []group{adhoc(strings.Split(*works, ","), *nodes, *clients, numbers)}
+	}
+	var err error
+	if o.groups, err = choose(o.groups, *only); err != nil {
+		return o, err
+	}
 	for _, arg := range f.Args() {
 		name, command, ok := strings.Cut(arg, "=")
 		if !ok || command == "" {
 			return o, fmt.Errorf("%q is not name=command", arg)
 		}
-		o.servers = append(o.servers, server{name: name, command: strings.Fields(withSplits(command))})
-	}
-	if len(o.servers) == 0 || o.rounds < 1 || o.nodes < 1 {
-		return o, errors.New("servers, rounds and nodes are needed; -h says how")
+		if slices.ContainsFunc(o.servers, func(s server) bool { return s.name == name }) {
+			return o, fmt.Errorf("%q is there twice", name)
+		}
+		o.servers = append(o.servers, server{name: name, command: strings.Fields(command)})
 	}
 	return o, nil
 }
 
-// withSplits puts splits in the place of {n}.
-func withSplits(command string) string {
-	before, rest, ok := strings.Cut(command, "{")
-	number, after, closed := strings.Cut(rest, "}")
-	n, err := strconv.Atoi(number)
-	if !ok || !closed || err != nil {
-		return command
+func integers(text string) (numbers []int, err error) {
+	for word := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%q is not a number of shards", word)
+		}
+		numbers = append(numbers, n)
 	}
-	var splits []string
-	for i := 1; i < n; i++ {
-		splits = append(splits, fmt.Sprintf("bench/%02x/", i*256/n))
-	}
-	return before + strings.Join(splits, ",") + after
+	return numbers, nil
 }
 
-func run(ctx context.Context, args []string, out io.Writer) (err error) {
+// run measures. What fails is told at the end; the rest is printed all the same.
+func run(ctx context.Context, args []string, out, progress io.Writer) (err error) {
 	o, err := parse(args, out)
 	if err != nil {
 		return err
@@ -100,18 +119,44 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	driver := filepath.Join(dir, "bench")
-	build := exec.CommandContext(ctx, "go", "build", "-o", driver, "github.com/latchkey-db/latchkey/bench")
-	if text, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build bench: %w: %s", err, text)
+	driver, err := build(ctx, dir, "bench", ".", "./bench")
+	if err != nil {
+		return err
 	}
-	var t table
+	if len(o.servers) == 0 {
+		if o.servers, err = buildServers(ctx, dir); err != nil {
+			return err
+		}
+	}
+	r := report{Date: time.Now().UTC(), Rounds: o.rounds, Seconds: o.duration.Seconds()}
+	r.setMachine()
+	b := bench{options: o, driver: driver, dir: dir}
 	for round := range o.rounds {
-		for _, s := range o.servers {
-			if err := s.measure(ctx, o, driver, filepath.Join(dir, s.name), &t); err != nil {
-				return fmt.Errorf("%s in round %d: %w", s.name, round, err)
+		for _, g := range o.groups {
+			if _, err := fmt.Fprintf(progress, "round %d of %d: %s\n", round+1, o.rounds, g.title); err != nil {
+				return err
+			}
+			variants := g.variants(o.servers)
+			// What warms the machine up or tires it falls on the first as often as on the last.
+			if round%2 == 1 {
+				slices.Reverse(variants)
+			}
+			for _, v := range variants {
+				r.Samples = append(r.Samples, b.measure(ctx, g, v, round)...)
+				if err := ctx.Err(); err != nil {
+					return err
+				}
 			}
 		}
 	}
-	return t.print(out, o)
+	p := page{report: r, groups: o.groups, servers: o.servers}
+	if _, err := io.WriteString(out, p.markdown("")); err != nil {
+		return err
+	}
+	if o.results != "" {
+		if err := p.write(o.results); err != nil {
+			return err
+		}
+	}
+	return r.failures()
 }

@@ -1,21 +1,13 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"os/exec"
-	"regexp"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
-
-	"github.com/latchkey-db/latchkey/e2e/faults"
 )
 
 // server is one command to measure.
@@ -24,224 +16,107 @@ type server struct {
 	command []string
 }
 
-// running is the processes of a server.
-type running struct {
-	*faults.Cluster
+// divisible reports whether the command has a place for splits.
+func (s server) divisible() bool { return slices.Contains(s.command, "{}") }
+
+// variant is a server with some number of shards, 0 where it has no choice.
+type variant struct {
+	server server
+	shards int
 }
 
-// startTimeout bounds the start of all nodes of a server.
-const startTimeout = time.Minute
-
-// measure starts the server on empty directories, measures every work once and stops it.
-func (s server) measure(ctx context.Context, o options, driver, dir string, t *table) (err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+func (v variant) name() string {
+	if v.shards < 2 {
+		return v.server.name
 	}
-	c, err := faults.New(faults.Options{Binary: s.command[0], Args: s.command[1:], Nodes: o.nodes, Dir: dir})
+	return fmt.Sprintf("%s, %d shards", v.server.name, v.shards)
+}
+
+// undivided returns the same server with one shard.
+func (v variant) undivided() variant { return variant{server: v.server, shards: 1} }
+
+// command returns the command with splits in their places.
+func (v variant) command() []string {
+	command := slices.Clone(v.server.command)
+	for i, word := range command {
+		if word == "{}" {
+			command[i] = splits(v.shards)
+		} else if n, err := strconv.Atoi(strings.Trim(word, "{}")); err == nil && word[0] == '{' {
+			command[i] = splits(n)
+		}
+	}
+	return command
+}
+
+// splits lays the keys of bench on so many shards evenly.
+func splits(shards int) string {
+	var keys []string
+	for i := 1; i < shards; i++ {
+		keys = append(keys, fmt.Sprintf("bench/%02x/", i*256/shards))
+	}
+	return strings.Join(keys, ",")
+}
+
+// variants returns those of servers that a figure is measured with.
+func (f figure) variants(servers []server) (all []variant) {
+	for _, s := range servers {
+		if !s.divisible() {
+			all = append(all, variant{server: s})
+			continue
+		}
+		for _, n := range f.shards {
+			all = append(all, variant{server: s, shards: n})
+		}
+	}
+	return all
+}
+
+// variants returns those of servers that any figure of the group is measured with.
+func (g group) variants(servers []server) (all []variant) {
+	// merged is a figure with all the shards.
+	var merged figure
+	for _, f := range g.figures {
+		merged.shards = append(merged.shards, f.shards...)
+	}
+	slices.Sort(merged.shards)
+	merged.shards = slices.Compact(merged.shards)
+	return merged.variants(servers)
+}
+
+// measuredWith reports whether the figure is measured with a variant.
+func (f figure) measuredWith(v variant) bool {
+	return v.shards == 0 || slices.Contains(f.shards, v.shards)
+}
+
+// build builds a package of the module in a folder, which lies below the root of this
+// one, and returns the binary's path in dir.
+func build(ctx context.Context, dir, name, module, pkg string) (binary string, err error) {
+	find := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/latchkey-db/latchkey")
+	root, err := find.Output()
 	if err != nil {
-		return err
+		return "", fmt.Errorf("find the module: %w", err)
 	}
-	defer func() { err = errors.Join(err, c.Close(), os.RemoveAll(dir)) }()
-	start, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := c.Start(start); err != nil {
-		return err
+	binary = filepath.Join(dir, name)
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, pkg)
+	cmd.Dir = filepath.Join(strings.TrimSpace(string(root)), module)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w: %s", name, err, text)
 	}
-	r := running{c}
-	if err := r.idle(ctx, o.idle, func(metric string, v float64) { t.add("idle", metric, s.name, v) }); err != nil {
-		return err
-	}
-	for _, work := range o.works {
-		add := func(metric string, v float64) { t.add(work, metric, s.name, v) }
-		if err := r.work(ctx, o, driver, work, add); err != nil {
-			return fmt.Errorf("%s: %w", work, err)
-		}
-	}
-	return nil
+	return binary, nil
 }
 
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// idle measures what the server uses while nobody asks it anything, for each node.
-func (r running) idle(ctx context.Context, d time.Duration, add func(metric string, v float64)) error {
-	before, err := r.cpu()
+// buildServers builds what is measured unless something else is named.
+func buildServers(ctx context.Context, dir string) ([]server, error) {
+	etcd, err := build(ctx, dir, "etcd", "bench/peers", "go.etcd.io/etcd/server/v3")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := pause(ctx, d); err != nil {
-		return err
-	}
-	after, err := r.cpu()
+	latchkey, err := build(ctx, dir, "latchkey", ".", "./cmd/latchkey")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	nodes := float64(len(r.Nodes))
-	add("CPU, % of a core", (after-before).Seconds()/d.Seconds()/nodes*100)
-	rss, err := r.rss()
-	add("memory, MiB", rss/nodes)
-	return err
-}
-
-// report is what bench prints.
-var report = regexp.MustCompile(`ops=(\d+) ops/s=(\d+) p50=(\S+) p99=(\S+) `)
-
-// work has bench do one kind of work.
-func (r running) work(ctx context.Context, o options, driver, work string, add func(metric string, v float64)) error {
-	const warmup = time.Second
-	cmd := exec.CommandContext(ctx, driver, "-endpoints", strings.Join(r.Endpoints(), ","), "-work", work,
-		"-clients", strconv.Itoa(o.clients), "-conns", strconv.Itoa(8*len(r.Nodes)), "-for", o.duration.String(), "-warmup", warmup.String())
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	var complaint bytes.Buffer
-	cmd.Stderr = &complaint
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	text, began, err := r.follow(ctx, cmd.Process.Pid, out)
-	if failed := cmd.Wait(); failed != nil {
-		return fmt.Errorf("%w: %s", failed, complaint.Bytes())
-	}
-	if err != nil {
-		return err
-	}
-	ended, err := r.used(ctx)
-	if err != nil {
-		return err
-	}
-	m := report.FindStringSubmatch(text)
-	if m == nil {
-		return fmt.Errorf("bench printed %q", text)
-	}
-	rate, err := strconv.ParseFloat(m[2], 64)
-	if err != nil {
-		return err
-	}
-	add("operations/s", rate)
-	for i, metric := range []string{"p50, ms", "p99, ms"} {
-		d, err := time.ParseDuration(m[3+i])
-		if err != nil {
-			return err
-		}
-		add(metric, d.Seconds()*1000)
-	}
-	ops := rate * o.duration.Seconds()
-	add("server CPU, us/op", float64((ended.servers-began.servers).Microseconds())/ops)
-	clients := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() - began.clients
-	add("client CPU, us/op", float64(clients.Microseconds())/ops)
-	add("log fsyncs/op", (ended.syncs-began.syncs)/ops)
-	rss, err := r.rss()
-	add("memory, MiB", rss/float64(len(r.Nodes)))
-	return err
-}
-
-// usage is what has been used up to a moment.
-type usage struct {
-	servers, clients time.Duration
-	syncs            float64
-}
-
-// used returns what the servers have used, and the given clients.
-func (r running) used(ctx context.Context, clients ...int) (u usage, err error) {
-	if u.servers, err = r.cpu(); err != nil {
-		return u, err
-	}
-	if u.clients, err = cpu(clients...); err != nil {
-		return u, err
-	}
-	u.syncs, err = r.syncs(ctx)
-	return u, err
-}
-
-// follow reads what bench, which is process pid, prints, and returns it with what was
-// used up to when bench began to measure.
-func (r running) follow(ctx context.Context, pid int, out io.Reader) (text string, began usage, err error) {
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if text = lines.Text(); text == "measuring" && err == nil {
-			began, err = r.used(ctx, pid)
-		}
-	}
-	return text, began, errors.Join(err, lines.Err())
-}
-
-// syncs returns how often the nodes have written their Raft logs and made them durable.
-func (r running) syncs(ctx context.Context) (sum float64, err error) {
-	for _, n := range r.Nodes {
-		v, err := patiently(func() (float64, error) { return n.Metric(ctx, "etcd_disk_wal_fsync_duration_seconds_count") })
-		if err != nil {
-			return 0, err
-		}
-		sum += v
-	}
-	return sum, nil
-}
-
-// patiently asks a node that is busy more often than once.
-func patiently(ask func() (float64, error)) (v float64, err error) {
-	for range 10 {
-		if v, err = ask(); !errors.Is(err, context.DeadlineExceeded) {
-			break
-		}
-	}
-	return v, err
-}
-
-// cpu returns the CPU time that the servers have used.
-func (r running) cpu() (time.Duration, error) {
-	pids := make([]int, 0, len(r.Nodes))
-	for _, n := range r.Nodes {
-		pids = append(pids, n.PID())
-	}
-	return cpu(pids...)
-}
-
-// cpu returns the CPU time that processes have used.
-func cpu(pids ...int) (time.Duration, error) {
-	// Linux counts in hundredths of a second.
-	const tick = 10 * time.Millisecond
-	var sum time.Duration
-	for _, pid := range pids {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			return 0, err
-		}
-		// The fields behind the name, which is in parentheses, begin with the third.
-		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-		for _, i := range []int{14 - 3, 15 - 3} {
-			n, err := strconv.ParseInt(fields[i], 10, 64)
-			if err != nil {
-				return 0, err
-			}
-			sum += time.Duration(n) * tick
-		}
-	}
-	return sum, nil
-}
-
-// rss returns the memory that the processes hold, in MiB.
-func (r running) rss() (float64, error) {
-	sum := 0.0
-	for _, p := range r.Nodes {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.PID()))
-		if err != nil {
-			return 0, err
-		}
-		pages, err := strconv.ParseFloat(strings.Fields(string(text))[1], 64)
-		if err != nil {
-			return 0, err
-		}
-		sum += pages * float64(syscall.Getpagesize()) / (1 << 20)
-	}
-	return sum, nil
+	return []server{
+		{name: "etcd", command: []string{etcd}},
+		{name: "latchkey", command: []string{latchkey, "--initial-splits", "{}"}},
+	}, nil
 }
