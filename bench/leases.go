@@ -53,15 +53,26 @@ func leases(_ context.Context, o options, conns []*clientv3.Client) (work, error
 	}), nil
 }
 
-func keepalive(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
-	return each(o, conns, func(ctx context.Context, _ int, c *clientv3.Client, m *meter) error {
+// grantEach grants a lease for each client.
+func grantEach(ctx context.Context, o options, conns []*clientv3.Client) ([]clientv3.LeaseID, error) {
+	return forEach(ctx, o, conns, func(_ int, c *clientv3.Client) (clientv3.LeaseID, error) {
 		l, err := c.Grant(ctx, ttl)
 		if err != nil {
-			return err
+			return 0, err
 		}
+		return l.ID, nil
+	})
+}
+
+func keepalive(ctx context.Context, o options, conns []*clientv3.Client) (work, error) {
+	granted, err := grantEach(ctx, o, conns)
+	if err != nil {
+		return nil, err
+	}
+	return each(o, conns, func(ctx context.Context, i int, c *clientv3.Client, m *meter) error {
 		for ctx.Err() == nil {
 			start := time.Now()
-			if _, err := c.KeepAliveOnce(ctx, l.ID); err != nil {
+			if _, err := c.KeepAliveOnce(ctx, granted[i]); err != nil {
 				return err
 			}
 			m.add(start)
@@ -71,12 +82,12 @@ func keepalive(_ context.Context, o options, conns []*clientv3.Client) (work, er
 }
 
 // renew speaks the protocol itself: the client library renews when it sees fit.
-func renew(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
-	return each(o, conns, func(ctx context.Context, _ int, c *clientv3.Client, m *meter) error {
-		l, err := c.Grant(ctx, ttl)
-		if err != nil {
-			return err
-		}
+func renew(ctx context.Context, o options, conns []*clientv3.Client) (work, error) {
+	granted, err := grantEach(ctx, o, conns)
+	if err != nil {
+		return nil, err
+	}
+	return each(o, conns, func(ctx context.Context, i int, c *clientv3.Client, m *meter) error {
 		stream, err := etcdserverpb.NewLeaseClient(c.ActiveConnection()).LeaseKeepAlive(ctx)
 		if err != nil {
 			return err
@@ -84,7 +95,7 @@ func renew(_ context.Context, o options, conns []*clientv3.Client) (work, error)
 		for ctx.Err() == nil {
 			start := time.Now()
 			// io.EOF says that the stream has ended; Recv returns why.
-			if err := stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: int64(l.ID)}); err != nil && !errors.Is(err, io.EOF) {
+			if err := stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: int64(granted[i])}); err != nil && !errors.Is(err, io.EOF) {
 				return err
 			}
 			r, err := stream.Recv()

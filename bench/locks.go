@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -19,16 +20,19 @@ func mutex(ctx context.Context, c *clientv3.Client, name string) (*concurrency.M
 	return concurrency.NewMutex(s, name), nil
 }
 
-func lock(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
+func lock(ctx context.Context, o options, conns []*clientv3.Client) (work, error) {
 	name, err := naming()
 	if err != nil {
 		return nil, err
 	}
-	return each(o, conns, func(ctx context.Context, i int, c *clientv3.Client, m *meter) error {
-		mu, err := mutex(ctx, c, name(i, strconv.Itoa(i)))
-		if err != nil {
-			return err
-		}
+	lockers, err := forEach(ctx, o, conns, func(i int, c *clientv3.Client) (*concurrency.Mutex, error) {
+		return mutex(ctx, c, name(i, strconv.Itoa(i)))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return each(o, conns, func(ctx context.Context, i int, _ *clientv3.Client, m *meter) error {
+		mu := lockers[i]
 		for ctx.Err() == nil {
 			start := time.Now()
 			if err := mu.Lock(ctx); err != nil {
@@ -44,7 +48,7 @@ func lock(_ context.Context, o options, conns []*clientv3.Client) (work, error) 
 }
 
 // handoff measures with the clock of this process, which has all clients.
-func handoff(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
+func handoff(ctx context.Context, o options, conns []*clientv3.Client) (work, error) {
 	name, err := naming()
 	if err != nil {
 		return nil, err
@@ -52,12 +56,16 @@ func handoff(_ context.Context, o options, conns []*clientv3.Client) (work, erro
 	begin := time.Now()
 	// released is, for each lock, when its last holder began to unlock it, after begin.
 	released := make([]atomic.Int64, o.locks)
-	return each(o, conns, func(ctx context.Context, i int, c *clientv3.Client, m *meter) error {
+	held := make([]atomic.Bool, o.locks)
+	lockers, err := forEach(ctx, o, conns, func(i int, c *clientv3.Client) (*concurrency.Mutex, error) {
 		l := i % o.locks
-		mu, err := mutex(ctx, c, name(l, strconv.Itoa(l)))
-		if err != nil {
-			return err
-		}
+		return mutex(ctx, c, name(l, strconv.Itoa(l)))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return each(o, conns, func(ctx context.Context, i int, _ *clientv3.Client, m *meter) error {
+		l, mu := i%o.locks, lockers[i]
 		for ctx.Err() == nil {
 			if err := mu.Lock(ctx); err != nil {
 				return err
@@ -65,6 +73,10 @@ func handoff(_ context.Context, o options, conns []*clientv3.Client) (work, erro
 			if at := released[l].Load(); at > 0 {
 				m.add(begin.Add(time.Duration(at)))
 			}
+			if !held[l].CompareAndSwap(false, true) {
+				return errors.New("two clients hold a lock")
+			}
+			held[l].Store(false)
 			released[l].Store(int64(time.Since(begin)))
 			if err := mu.Unlock(ctx); err != nil {
 				return err

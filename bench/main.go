@@ -171,6 +171,16 @@ func each(o options, conns []*clientv3.Client, fn func(ctx context.Context, i in
 	}
 }
 
+// forEach returns what fn returns for every client. It is for what work needs beforehand.
+func forEach[T any](ctx context.Context, o options, conns []*clientv3.Client, fn func(i int, c *clientv3.Client) (T, error)) ([]T, error) {
+	all := make([]T, o.clients)
+	err := each(o, conns, func(_ context.Context, i int, c *clientv3.Client, _ *meter) (err error) {
+		all[i], err = fn(i, c)
+		return err
+	})(ctx, nil)
+	return all, err
+}
+
 // ended reports whether an operation failed because the time was over. gRPC keeps
 // time by a clock of its own, and may say so before the context does.
 func ended(err error) bool {
