@@ -8,25 +8,15 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
 )
-
-// mutex returns a client's handle of a lock, with a session of its own.
-func mutex(ctx context.Context, c *clientv3.Client, name string) (*concurrency.Mutex, error) {
-	s, err := concurrency.NewSession(c, concurrency.WithTTL(60), concurrency.WithContext(ctx))
-	if err != nil {
-		return nil, err
-	}
-	return concurrency.NewMutex(s, name), nil
-}
 
 func lock(ctx context.Context, o options, conns []*clientv3.Client) (work, error) {
 	name, err := naming()
 	if err != nil {
 		return nil, err
 	}
-	lockers, err := forEach(ctx, o, conns, func(i int, c *clientv3.Client) (*concurrency.Mutex, error) {
-		return mutex(ctx, c, name(i, strconv.Itoa(i)))
+	lockers, err := forEach(ctx, o, conns, func(i int, c *clientv3.Client) (locker, error) {
+		return o.locker(ctx, i, c, name(i, strconv.Itoa(i)))
 	})
 	if err != nil {
 		return nil, err
@@ -57,9 +47,9 @@ func handoff(ctx context.Context, o options, conns []*clientv3.Client) (work, er
 	// released is, for each lock, when its last holder began to unlock it, after begin.
 	released := make([]atomic.Int64, o.locks)
 	held := make([]atomic.Bool, o.locks)
-	lockers, err := forEach(ctx, o, conns, func(i int, c *clientv3.Client) (*concurrency.Mutex, error) {
+	lockers, err := forEach(ctx, o, conns, func(i int, c *clientv3.Client) (locker, error) {
 		l := i % o.locks
-		return mutex(ctx, c, name(l, strconv.Itoa(l)))
+		return o.locker(ctx, i, c, name(l, strconv.Itoa(l)))
 	})
 	if err != nil {
 		return nil, err

@@ -46,6 +46,7 @@ import (
 // options are the command line.
 type options struct {
 	endpoints []string
+	store     string
 	work      string
 	clients   int
 	conns     int
@@ -76,6 +77,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(out)
 	endpoints := f.String("endpoints", "127.0.0.1:2379", "comma-separated `addresses` of the servers")
+	f.StringVar(&o.store, "store", stores[0], "`protocol` of the servers for locks: "+strings.Join(stores, ", "))
 	f.StringVar(&o.work, "work", "put", "kind of `work`: "+strings.Join(workNames(), ", "))
 	f.IntVar(&o.clients, "clients", 64, "`number` of clients that work side by side")
 	f.IntVar(&o.conns, "conns", 8, "`number` of connections that they share")
@@ -95,6 +97,9 @@ func parse(args []string, out io.Writer) (options, error) {
 	if _, ok := works[o.work]; !ok {
 		return o, fmt.Errorf("unknown work %q", o.work)
 	}
+	if !slices.Contains(stores, o.store) || o.store != stores[0] && o.work != "lock" && o.work != "handoff" {
+		return o, fmt.Errorf("no %s with %q", o.work, o.store)
+	}
 	if min(o.clients, o.conns, o.keys, o.batch, o.locks) < 1 || o.valueSize < 0 || o.limit < 0 || o.duration <= 0 {
 		return o, errors.New("clients, conns, keys, batch, locks and for must be positive")
 	}
@@ -111,25 +116,40 @@ func (o options) endpointsOf(conn int) []string {
 	return o.endpoints[conn%len(o.endpoints):][:1]
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
-	o, err := parse(args, out)
-	if err != nil {
-		return err
+// dial returns connections, all nil for other protocols than etcd's.
+func (o options) dial() (conns []*clientv3.Client, hangUp func(), err error) {
+	conns = make([]*clientv3.Client, o.conns)
+	hangUp = func() {
+		for _, c := range conns {
+			if c != nil {
+				_ = c.Close()
+			}
+		}
 	}
-	conns := make([]*clientv3.Client, o.conns)
+	if o.store != stores[0] {
+		return conns, hangUp, nil
+	}
 	for i := range conns {
 		conns[i], err = clientv3.New(clientv3.Config{
 			Endpoints: o.endpointsOf(i), DialTimeout: 5 * time.Second, Logger: etcdlog.New(slog.New(slog.DiscardHandler)),
 		})
 		if err != nil {
-			return fmt.Errorf("dial: %w", err)
+			return conns, hangUp, fmt.Errorf("dial: %w", err)
 		}
 	}
-	defer func() {
-		for _, c := range conns {
-			_ = c.Close()
-		}
-	}()
+	return conns, hangUp, nil
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	o, err := parse(args, out)
+	if err != nil {
+		return err
+	}
+	conns, hangUp, err := o.dial()
+	defer hangUp()
+	if err != nil {
+		return err
+	}
 	do, err := works[o.work](ctx, o, conns)
 	if err != nil {
 		return err

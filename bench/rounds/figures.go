@@ -51,6 +51,11 @@ type figure struct {
 	goals   []goal
 }
 
+// locks reports whether the work is of locks.
+func (f figure) locks() bool {
+	return len(f.work) > 1 && (f.work[1] == "lock" || f.work[1] == "handoff")
+}
+
 // goal is what a metric shall reach with some number of shards: a ratio to the first
 // server, with toOne to the same server with one shard, or as it is with absolute.
 type goal struct {

@@ -1,21 +1,23 @@
 package main
 
 import (
+	"context"
 	"io"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/latchkey-db/latchkey/e2e/faults"
 )
 
 // nodes are processes that were never started.
 func nodes(n int) running {
-	c := &faults.Cluster{}
+	var r running
 	for i := range n {
-		c.Nodes = append(c.Nodes, &faults.Node{Name: "n" + string(rune('1'+i))})
+		r.nodes = append(r.nodes, node{
+			name:  "n" + string(rune('1'+i)),
+			syncs: func(context.Context) (float64, error) { return 0, nil },
+		})
 	}
-	return running{c}
+	return r
 }
 
 func TestFiguresCanBeToldApart(t *testing.T) {
@@ -64,15 +66,19 @@ func TestChoose(t *testing.T) {
 
 func TestVariants(t *testing.T) {
 	servers := []server{{name: "etcd", command: []string{"etcd"}}, {name: "latchkey", command: []string{"latchkey", "--initial-splits", "{}"}}}
-	g := group{figures: []figure{{shards: []int{16, 1}}, {shards: []int{4, 1}}}}
+	servers = append(servers, server{name: "redis", rival: &rival{}})
+	g := group{figures: []figure{{shards: []int{16, 1}, work: work("lock", 1)}, {shards: []int{4, 1}, work: work("put", 1)}}}
 	var names []string
 	for _, v := range g.variants(servers) {
 		names = append(names, v.name())
 	}
-	if got := strings.Join(names, "; "); got != "etcd; latchkey; latchkey, 4 shards; latchkey, 16 shards" {
+	if got := strings.Join(names, "; "); got != "etcd; latchkey; latchkey, 4 shards; latchkey, 16 shards; redis" {
 		t.Errorf("variants are %s", got)
 	}
 	f := g.figures[1]
+	if redis := (variant{server: servers[2]}); f.measuredWith(redis) || !g.figures[0].measuredWith(redis) {
+		t.Error("locks and nothing else are measured of redis")
+	}
 	for shards, want := range map[int]bool{0: true, 1: true, 4: true, 16: false} {
 		if f.measuredWith(variant{shards: shards}) != want {
 			t.Errorf("measured with %d shards: %v", shards, !want)

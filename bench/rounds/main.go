@@ -10,7 +10,8 @@
 // Each argument is a name and a command that takes etcd's flags; names, directories and
 // addresses are added to it, for each node. {} stands for the splits that lay the keys of
 // bench on shards evenly, on as many as the figure asks for; {4} for those of four shards.
-// Without arguments etcd, of bench/peers, and Latchkey are built and measured.
+// Without arguments etcd, of bench/peers, and Latchkey are built and measured, and beside
+// them the locks of Redis and of ZooKeeper, where they are installed.
 //
 // What is measured are the figures of figures.go, or those of them that -only names, or
 // with -work any kind of work of bench. Printed are, in Markdown, medians over the rounds
@@ -37,9 +38,10 @@ import (
 type options struct {
 	rounds           int
 	duration, warmup time.Duration
-	results          string
+	results, jars    string
 	groups           []group
 	servers          []server
+	notes            []string
 }
 
 func main() {
@@ -61,6 +63,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.DurationVar(&o.duration, "for", 2*time.Second, "how long each figure is measured")
 	f.DurationVar(&o.warmup, "warmup", 500*time.Millisecond, "how long each work runs before")
 	f.StringVar(&o.results, "results", "", "`folder` to write RESULTS.md, results.json and charts to")
+	f.StringVar(&o.jars, "jars", "/usr/share/java", "`folder` with Debian's packages of ZooKeeper")
 	only := f.String("only", "", "comma-separated `patterns` of the keys of figures to measure, such as put-*; an unknown one lists them")
 	works := f.String("work", "", "comma-separated kinds of `work` to measure instead of the figures")
 	nodes := f.Int("nodes", 1, "`number` of nodes of each server, for -work")
@@ -127,6 +130,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 		if o.servers, err = buildServers(ctx, dir); err != nil {
 			return err
 		}
+		rivals, notes := installed(o.jars)
+		o.servers, o.notes = append(o.servers, rivals...), notes
 	}
 	r := report{Date: time.Now().UTC(), Rounds: o.rounds, Seconds: o.duration.Seconds()}
 	r.setMachine()
@@ -149,7 +154,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 			}
 		}
 	}
-	p := page{report: r, groups: o.groups, servers: o.servers}
+	p := page{report: r, groups: o.groups, servers: o.servers, notes: o.notes}
 	if _, err := io.WriteString(out, p.markdown("")); err != nil {
 		return err
 	}

@@ -14,13 +14,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/latchkey-db/latchkey/e2e/faults"
 )
 
 const (
-	// startTimeout bounds the start of all nodes of a server.
-	startTimeout = time.Minute
 	// patience bounds a figure, with what it prepares, beyond what it measures.
 	patience = 5 * time.Minute
 	// connections is how many the clients share for each node.
@@ -38,14 +34,18 @@ type bench struct {
 // stops it.
 func (b bench) measure(ctx context.Context, g group, v variant, round int) (samples []sample) {
 	dir := filepath.Join(b.dir, "nodes")
+	nodes := g.nodes
 	add := func(f figure, values map[string]float64, err error) {
-		s := sample{Figure: f.key, Server: v.name(), Nodes: g.nodes, Shards: v.shards, Round: round, Values: values}
+		s := sample{Figure: f.key, Server: v.name(), Nodes: nodes, Shards: v.shards, Round: round, Values: values}
 		if err != nil {
 			s.Failed, s.Values = err.Error(), nil
 		}
 		samples = append(samples, s)
 	}
-	r, err := start(ctx, v.command(), g.nodes, dir)
+	r, err := v.start(ctx, g.nodes, dir)
+	if err == nil {
+		nodes = len(r.nodes)
+	}
 	for _, f := range g.figures {
 		if !f.measuredWith(v) {
 			continue
@@ -58,33 +58,12 @@ func (b bench) measure(ctx context.Context, g group, v variant, round int) (samp
 		add(f, values, failed)
 	}
 	if err == nil {
-		err = r.Close()
+		err = r.close()
 	}
 	if err = errors.Join(err, os.RemoveAll(dir)); err != nil && len(samples) > 0 {
 		samples[0].Failed = err.Error()
 	}
 	return samples
-}
-
-// running is the processes of a server.
-type running struct {
-	*faults.Cluster
-}
-
-func start(ctx context.Context, command []string, nodes int, dir string) (r running, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return r, err
-	}
-	c, err := faults.New(faults.Options{Binary: command[0], Args: command[1:], Nodes: nodes, Dir: dir})
-	if err != nil {
-		return r, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := c.Start(ctx); err != nil {
-		return r, errors.Join(fmt.Errorf("start: %w", err), c.Close())
-	}
-	return running{c}, nil
 }
 
 // figure measures one figure.
@@ -99,7 +78,7 @@ func (b bench) figure(ctx context.Context, r running, f figure) (map[string]floa
 		length, warmup = patience, 0
 	}
 	args := append([]string{
-		"-endpoints", strings.Join(r.Endpoints(), ","), "-conns", strconv.Itoa(connections * len(r.Nodes)),
+		"-store", r.store, "-endpoints", strings.Join(r.endpoints, ","), "-conns", strconv.Itoa(connections * len(r.nodes)),
 		"-for", length.String(), "-warmup", warmup.String(),
 	}, f.work...)
 	return r.drive(ctx, b.driver, args)
@@ -111,12 +90,8 @@ func (r running) idle(ctx context.Context, d time.Duration) (map[string]float64,
 	if err != nil {
 		return nil, err
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := pause(ctx, d); err != nil {
+		return nil, err
 	}
 	ended, err := r.used(ctx)
 	if err != nil {

@@ -17,6 +17,8 @@ type page struct {
 	report  report
 	groups  []group
 	servers []server
+	// notes are what is to be said of servers.
+	notes []string
 }
 
 // chartsFolder holds the charts, beside the text.
@@ -61,7 +63,10 @@ func (p page) markdown(charts string) string {
 	fmt.Fprintf(&b, ", which carry servers and clients; %d alternating rounds of %v s a figure.\n", r.Rounds, r.Seconds)
 	fmt.Fprintf(&b, "Medians of the rounds; in parentheses the median of the ratios to %s in the same round,\n", p.servers[0].name)
 	b.WriteString("and behind the semicolon that to the same server with one shard. Server CPU is the sum of\n")
-	b.WriteString("all nodes. ZooKeeper and Redis are not measured.\n")
+	b.WriteString("all nodes.\n")
+	if len(p.notes) > 0 {
+		b.WriteString("\n* " + strings.Join(p.notes, ".\n* ") + ".\n")
+	}
 	p.goals(&b)
 	for _, g := range p.groups {
 		fmt.Fprintf(&b, "\n## %s\n\n| work | server | %s |\n|---|---|%s\n", g.title, strings.Join(metrics, " | "), strings.Repeat("--:|", len(metrics)))

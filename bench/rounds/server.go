@@ -14,6 +14,8 @@ import (
 type server struct {
 	name    string
 	command []string
+	// rival is set for a server that does not speak etcd's protocol.
+	rival *rival
 }
 
 // divisible reports whether the command has a place for splits.
@@ -59,32 +61,39 @@ func splits(shards int) string {
 
 // variants returns those of servers that a figure is measured with.
 func (f figure) variants(servers []server) (all []variant) {
+	return group{figures: []figure{f}}.variants(servers)
+}
+
+// variants returns those of servers that any figure of the group is measured with.
+func (g group) variants(servers []server) (all []variant) {
+	var shards []int
+	for _, f := range g.figures {
+		shards = append(shards, f.shards...)
+	}
+	slices.Sort(shards)
+	shards = slices.Compact(shards)
 	for _, s := range servers {
-		if !s.divisible() {
-			all = append(all, variant{server: s})
-			continue
+		candidates := []variant{{server: s}}
+		if s.divisible() {
+			candidates = nil
+			for _, n := range shards {
+				candidates = append(candidates, variant{server: s, shards: n})
+			}
 		}
-		for _, n := range f.shards {
-			all = append(all, variant{server: s, shards: n})
+		for _, v := range candidates {
+			if slices.ContainsFunc(g.figures, func(f figure) bool { return f.measuredWith(v) }) {
+				all = append(all, v)
+			}
 		}
 	}
 	return all
 }
 
-// variants returns those of servers that any figure of the group is measured with.
-func (g group) variants(servers []server) (all []variant) {
-	// merged is a figure with all the shards.
-	var merged figure
-	for _, f := range g.figures {
-		merged.shards = append(merged.shards, f.shards...)
-	}
-	slices.Sort(merged.shards)
-	merged.shards = slices.Compact(merged.shards)
-	return merged.variants(servers)
-}
-
 // measuredWith reports whether the figure is measured with a variant.
 func (f figure) measuredWith(v variant) bool {
+	if v.server.rival != nil {
+		return f.locks()
+	}
 	return v.shards == 0 || slices.Contains(f.shards, v.shards)
 }
 

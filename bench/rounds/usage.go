@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -14,15 +13,15 @@ import (
 // usage is what has been used up to a moment.
 type usage struct {
 	servers, clients time.Duration
-	// syncs is how often each node has written its Raft logs and made them durable, rss
-	// what each holds in memory, in MiB.
+	// syncs is how often each node has made its logs durable, of nodes that tell, rss what
+	// each holds in memory, in MiB.
 	syncs, rss []float64
 }
 
 // used returns what the servers have used, and the given clients.
 func (r running) used(ctx context.Context, clients ...int) (u usage, err error) {
-	for _, n := range r.Nodes {
-		used, err := cpu(n.PID())
+	for _, n := range r.nodes {
+		used, err := cpu(n.pid)
 		if err != nil {
 			return u, err
 		}
@@ -35,40 +34,36 @@ func (r running) used(ctx context.Context, clients ...int) (u usage, err error) 
 		}
 		u.clients += used
 	}
-	for _, n := range r.Nodes {
-		synced, err := patiently(func() (float64, error) { return n.Metric(ctx, "etcd_disk_wal_fsync_duration_seconds_count") })
+	for _, n := range r.nodes {
+		held, err := rss(n.pid)
 		if err != nil {
 			return u, err
 		}
-		held, err := rss(n.PID())
+		u.rss = append(u.rss, held)
+		if n.syncs == nil {
+			continue
+		}
+		synced, err := n.syncs(ctx)
 		if err != nil {
 			return u, err
 		}
-		u.syncs, u.rss = append(u.syncs, synced), append(u.rss, held)
+		u.syncs = append(u.syncs, synced)
 	}
 	return u, nil
 }
 
 // add adds what the servers used for some operations to values.
 func (r running) add(values map[string]float64, began, ended usage, ops float64) {
-	nodes := float64(len(r.Nodes))
+	count := float64(len(r.nodes))
 	values[serverCPU] = float64((ended.servers - began.servers).Microseconds()) / ops
-	for i, n := range r.Nodes {
-		synced := (ended.syncs[i] - began.syncs[i]) / ops
-		values[syncs] += synced / nodes
-		values["log fsyncs/op, "+n.Name] = synced
-		values[memory] += ended.rss[i] / nodes
-	}
-}
-
-// patiently asks a node that is busy more often than once.
-func patiently(ask func() (float64, error)) (v float64, err error) {
-	for range 10 {
-		if v, err = ask(); !errors.Is(err, context.DeadlineExceeded) {
-			break
+	for i, n := range r.nodes {
+		values[memory] += ended.rss[i] / count
+		if n.syncs != nil {
+			synced := (ended.syncs[i] - began.syncs[i]) / ops
+			values[syncs] += synced / count
+			values["log fsyncs/op, "+n.name] = synced
 		}
 	}
-	return v, err
 }
 
 // cpu returns the CPU time that a process has used.

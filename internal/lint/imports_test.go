@@ -25,7 +25,7 @@ var allowed = map[string][]string{
 	"cmd/latchkey": {"internal/config", "internal/datadir", "internal/node"},
 	"bench":        {"internal/etcdlog", "internal/invariant"},
 	"bench/outage": {"e2e/faults"},
-	"bench/rounds": {"e2e/faults"},
+	"bench/rounds": {"e2e/faults", "internal/freeport"},
 	"e2e/faults":   {"e2e/faults/syncfs", "internal/etcdlog", "internal/freeport"},
 	"e2e/soak":     {"e2e/faults"},
 	"e2e/harness":  {"internal/etcdlog", "internal/freeport"},
