@@ -3,12 +3,15 @@ package node
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	raftvfs "github.com/lni/vfs"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
@@ -21,6 +24,28 @@ func (m *machine) copies(t *testing.T) (*vfs.MemFS, *raftvfs.MemFS) {
 	_, err = raftvfs.Clone(m.raft, log, "/"+m.name, "/"+m.name)
 	check(t, err)
 	return state, log
+}
+
+// addUser adds a user, and returns when the system shard's replicas of all nodes that run have
+// applied that: an entry that a log has acknowledged and its state has not applied shows nothing
+// of an older copy.
+func (c *cluster) addUser(name string) {
+	c.t.Helper()
+	until(c.t, "a change of users", func() bool {
+		err := c.leader("a").router.ChangeUsers(c.t.Context(), &pb.InternalRaftRequest{
+			Header: &pb.RequestHeader{Username: auth.Root}, AuthUserAdd: &pb.AuthUserAddRequest{Name: name},
+		})
+		return err == nil || errors.Is(err, auth.ErrUserAlreadyExist)
+	})
+	applied := func(m *machine) uint64 { return m.node.cluster.Replica().Applied() }
+	running := slices.DeleteFunc(slices.Clone(c.machines), func(m *machine) bool { return m.node == nil })
+	last := uint64(0)
+	for _, m := range running {
+		last = max(last, applied(m))
+	}
+	for _, m := range running {
+		until(c.t, m.name+" to apply what the others have", func() bool { return applied(m) >= last })
+	}
 }
 
 // A node whose log or state is an older copy, or gone, has everything again or refuses to
@@ -39,6 +64,7 @@ func TestOldCopies(t *testing.T) {
 				for _, key := range []string{"a", "h", "o", "u"} {
 					c.put(key, fmt.Sprint(puts))
 				}
+				c.addUser(fmt.Sprint(puts))
 			}
 			put()
 			c.stop(odd)
