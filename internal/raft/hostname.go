@@ -10,6 +10,8 @@ import (
 
 	"github.com/lni/dragonboat/v4/raftpb"
 	raftvfs "github.com/lni/vfs"
+
+	"github.com/latchkey-db/latchkey/internal/raftlog"
 )
 
 // logOwner is the file in which dragonboat says whose a log is.
@@ -58,7 +60,7 @@ func nameHost(fsys raftvfs.FS, dir, host string) error {
 	if err := fsys.Rename(fsys.PathJoin(dir, old), fsys.PathJoin(dir, host)); err != nil {
 		return fmt.Errorf("name log after host: %w", err)
 	}
-	if err := syncRaftDir(fsys, dir); err != nil {
+	if err := raftlog.SyncDir(fsys, dir); err != nil {
 		return fmt.Errorf("sync %s: %w", dir, err)
 	}
 	return nil
@@ -116,13 +118,5 @@ func replaceFile(fsys raftvfs.FS, dir, name string, content []byte) error {
 	if err := fsys.Rename(path+".new", path); err != nil {
 		return err
 	}
-	return syncRaftDir(fsys, dir)
-}
-
-func syncRaftDir(fsys raftvfs.FS, dir string) error {
-	d, err := fsys.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return raftlog.SyncDir(fsys, dir)
 }

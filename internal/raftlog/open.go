@@ -61,7 +61,7 @@ func makeDir(fs vfs.FS, dir string) error {
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return syncDir(fs, above)
+	return SyncDir(fs, above)
 }
 
 // list returns the numbers of the files in a log's directory, the newest first.

@@ -114,7 +114,7 @@ func (l *Log) checkpoint(next *segment, kept []*segment, emptied map[*segment]bo
 		return err
 	}
 	next.end, next.synced = int64(len(b)), int64(len(b))
-	return syncDir(l.opts.FS, l.opts.Dir)
+	return SyncDir(l.opts.FS, l.opts.Dir)
 }
 
 // copyEntries appends items with a replica's entries of the segments that are to be emptied.

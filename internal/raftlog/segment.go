@@ -126,8 +126,8 @@ func (s *segment) close() error {
 	return errors.Join(err, s.reader.Close())
 }
 
-// syncDir makes the names in a directory durable.
-func syncDir(fs vfs.FS, dir string) error {
+// SyncDir makes the names in a directory durable.
+func SyncDir(fs vfs.FS, dir string) error {
 	d, err := fs.OpenDir(dir)
 	if err != nil {
 		return err
