@@ -21,7 +21,6 @@ type channel struct {
 	cancel context.CancelCauseFunc
 	// silence fires when the other side has said nothing for too long.
 	silence *time.Timer
-	timeout time.Duration
 	// unhook lets go of the mesh's context.
 	unhook func() bool
 	// beating is done when this side says no more that it lives.
@@ -57,7 +56,7 @@ func (m *Mesh) open(ctx context.Context, g greeting) (*channel, error) {
 
 // openAt opens a stream to a node at one of its URLs.
 func (m *Mesh) openAt(ctx context.Context, u string, g greeting) (*channel, error) {
-	ch := &channel{timeout: m.cfg.Timeout}
+	ch := &channel{}
 	ch.ctx, ch.cancel = context.WithCancelCause(ctx)
 	ch.unhook = context.AfterFunc(m.ctx, func() { ch.cancel(errClosed) })
 	ch.silence = time.AfterFunc(m.cfg.handshake(), func() { ch.cancel(errSlow) })
@@ -73,7 +72,7 @@ func (m *Mesh) openAt(ctx context.Context, u string, g greeting) (*channel, erro
 		return nil, err
 	}
 	ch.silence = time.AfterFunc(ch.timeout, func() { ch.cancel(errSilent) })
-	ch.beating.Go(func() { ch.beat(ch.ctx, ch.timeout) })
+	ch.beating.Go(func() { ch.beat(ch.ctx) })
 	return ch, nil
 }
 

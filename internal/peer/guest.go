@@ -55,9 +55,9 @@ func (m *Mesh) accept(conn net.Conn) {
 	if serve == nil {
 		return
 	}
-	s := &guest{m.stream(conn, g.Node), m.cfg.Timeout}
+	s := &guest{m.stream(conn, g.Node)}
 	var beating sync.WaitGroup
-	beating.Go(func() { s.beat(ctx, m.cfg.Timeout) })
+	beating.Go(func() { s.beat(ctx) })
 	defer beating.Wait()
 	defer cancel()
 	if g.Purpose == carriesCalls {
@@ -68,11 +68,7 @@ func (m *Mesh) accept(conn net.Conn) {
 }
 
 // guest is the called side's end of a stream.
-type guest struct {
-	*stream
-
-	timeout time.Duration
-}
+type guest struct{ *stream }
 
 // receive hands the messages of a stream to fn until ctx ends, which closes the connection, the
 // stream breaks, the caller is silent for too long or fn fails.

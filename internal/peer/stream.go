@@ -23,6 +23,8 @@ type stream struct {
 	conn     net.Conn
 	traffic  Traffic
 	maxFrame int
+	// timeout is how long a side may be silent.
+	timeout time.Duration
 
 	// in is read by one goroutine.
 	in *bufio.Reader
@@ -34,7 +36,10 @@ type stream struct {
 }
 
 func (m *Mesh) stream(conn net.Conn, node uint64) *stream {
-	return &stream{conn: conn, traffic: m.cfg.Traffic(node), maxFrame: m.cfg.MaxFrame, in: bufio.NewReaderSize(conn, largeMessage)}
+	return &stream{
+		conn: conn, traffic: m.cfg.Traffic(node), maxFrame: m.cfg.MaxFrame, timeout: m.cfg.Timeout,
+		in: bufio.NewReaderSize(conn, largeMessage),
+	}
 }
 
 // send sends a message. It waits while the other side takes none. It may be called by several
@@ -80,8 +85,8 @@ func (s *stream) receive() ([]byte, error) {
 }
 
 // beat says every third of the timeout that this side lives, until ctx ends.
-func (s *stream) beat(ctx context.Context, timeout time.Duration) {
-	t := time.NewTicker(max(timeout/3, time.Millisecond))
+func (s *stream) beat(ctx context.Context) {
+	t := time.NewTicker(max(s.timeout/3, time.Millisecond))
 	defer t.Stop()
 	for {
 		select {
