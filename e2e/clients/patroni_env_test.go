@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -132,12 +131,15 @@ func newPGCluster(t *testing.T, auth bool) *pgCluster {
 		// one is not what this Patroni takes as a reason to log in again.
 		flags = []string{harness.JWTFlag(t)}
 	}
-	c := &pgCluster{t: t, store: harness.NewProcess(t, flags...), owner: postgresUser(t)}
-	bins, err := filepath.Glob("/usr/lib/postgresql/*/bin")
-	if err != nil || len(bins) == 0 {
-		t.Fatalf("no PostgreSQL: %v", err)
+	owner, err := harness.UserOf("postgres")
+	if err != nil {
+		t.Fatal(err)
 	}
-	c.bin = bins[len(bins)-1]
+	bin, err := harness.PostgresPrograms()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &pgCluster{t: t, store: harness.NewProcess(t, flags...), owner: owner, bin: bin}
 	if auth {
 		c.enableAuth()
 	}
@@ -190,27 +192,6 @@ func (c *pgCluster) connect(auth bool) *clientv3.Client {
 		c.t.Fatal(err)
 	}
 	return client
-}
-
-// postgresUser returns who runs PostgreSQL where the test is run by root.
-func postgresUser(t *testing.T) *syscall.Credential {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		t.Fatal(err)
-	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
 
 // addNode makes the directory and the configuration of a node.
