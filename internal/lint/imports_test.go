@@ -30,14 +30,16 @@ var allowed = map[string][]string{
 	"e2e/soak":     {"e2e/faults"},
 	"e2e/harness":  {"internal/etcdlog", "internal/freeport"},
 
-	"e2e/cases":         {},
-	"e2e/clients":       {},
-	"e2e/cluster":       {},
-	"e2e/differential":  {},
-	"e2e/faults/syncfs": {},
-	"e2e/histories":     {},
-	"e2e/server":        {},
-	"e2e/upgrade":       {},
+	"e2e/cases":          {},
+	"e2e/clients":        {},
+	"e2e/cluster":        {},
+	"e2e/differential":   {},
+	"e2e/fencing":        {},
+	"e2e/fencing/writer": {"fence", "fence/fencesql"},
+	"e2e/faults/syncfs":  {},
+	"e2e/histories":      {},
+	"e2e/server":         {},
+	"e2e/upgrade":        {},
 
 	"internal/node": {
 		"api", "auth", "lock", "router", "placement", "system", "shard", "mvcc", "lease", "internal/config",
@@ -53,6 +55,13 @@ var allowed = map[string][]string{
 	"auth":      {"internal/invariant", "internal/keys"},
 	"mvcc":      {"internal/invariant", "internal/keys"},
 	"lease":     {"internal/invariant", "internal/keys"},
+
+	// What resources import knows nothing of the server.
+	"fence":                     {},
+	"fence/fencegrpc":           {"fence"},
+	"fence/fencepgx":            {"fence", "fence/internal/statements"},
+	"fence/fencesql":            {"fence", "fence/internal/statements"},
+	"fence/internal/statements": {"fence"},
 
 	"internal/config":     {"internal/invariant"},
 	"internal/datadir":    {"internal/invariant"},
@@ -84,6 +93,7 @@ var confined = map[string]struct {
 	"go.etcd.io/etcd/server":    {tests: true, but: slices.Collect(maps.Keys(serverParts))},
 	"go.etcd.io/raft":           {},
 	"github.com/hanwen/go-fuse": {packages: []string{"e2e/faults/syncfs"}},
+	"github.com/jackc/pgx":      {packages: []string{"fence/fencepgx", "e2e/fencing", "e2e/fencing/writer"}},
 	"github.com/stretchr":       {},
 }
 
