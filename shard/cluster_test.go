@@ -63,7 +63,7 @@ func (w *wire) Listen(message func(string, []byte), chunk func(string, []byte) b
 	w.message, w.chunk = message, chunk
 }
 
-func (w *wire) Deafen() { w.Listen(nil, nil) }
+func (w *wire) StopListening() { w.Listen(nil, nil) }
 
 func (w *wire) Connect(_ context.Context, host string) (raft.WireConn, error) {
 	return conn{w, host, false}, nil

@@ -27,7 +27,7 @@ type channel struct {
 	beating sync.WaitGroup
 }
 
-// open opens a stream to a node. ctx bounds the stream's life. errNobody says that nobody
+// open opens a stream to a node. ctx bounds the stream's life. errNoListener says that nobody
 // listens at any of the node's URLs.
 func (m *Mesh) open(ctx context.Context, g greeting) (*channel, error) {
 	urls := m.cfg.URLs(g.To)
@@ -49,7 +49,7 @@ func (m *Mesh) open(ctx context.Context, g greeting) (*channel, error) {
 	}
 	m.cfg.Traffic(g.To).SendFailed()
 	if nobody {
-		errs = fmt.Errorf("%w: %w", errNobody, errs)
+		errs = fmt.Errorf("%w: %w", errNoListener, errs)
 	}
 	return nil, errs
 }

@@ -218,7 +218,7 @@ func (m *Mesh) call(conn net.Conn, g greeting) error {
 }
 
 // answer makes the called side of the handshake. On success the caller is counted among the
-// guests.
+// nodes with inbound connections.
 func (m *Mesh) answer(conn net.Conn) (*greeting, error) {
 	h := &handshake{conn: conn, secret: m.cfg.Secret}
 	first := make([]byte, len(preface))
@@ -226,7 +226,7 @@ func (m *Mesh) answer(conn net.Conn) (*greeting, error) {
 		return nil, err
 	}
 	if string(first) != preface {
-		return nil, errForeign
+		return nil, errProtocol
 	}
 	var o opening
 	if err := h.receive(&o); err != nil {
@@ -236,7 +236,7 @@ func (m *Mesh) answer(conn net.Conn) (*greeting, error) {
 	refusal := m.judgeOpening(&o)
 	if refusal != nil {
 		c.Refused, c.Text = refusal.Refused, refusal.Text
-		return nil, errors.Join(turnedAway(refusal), h.prove(asCalled, &c))
+		return nil, errors.Join(notAdmitted(refusal), h.prove(asCalled, &c))
 	}
 	if err := h.prove(asCalled, &c); err != nil {
 		return nil, err
@@ -254,7 +254,7 @@ func (m *Mesh) answer(conn net.Conn) (*greeting, error) {
 		refusal = &verdict{Refused: RefusedOther, Text: fmt.Sprintf("it has more than %d streams", maxStreams)}
 	}
 	if refusal != nil {
-		return nil, errors.Join(turnedAway(refusal), h.prove(asVerdict, refusal))
+		return nil, errors.Join(notAdmitted(refusal), h.prove(asVerdict, refusal))
 	}
 	if err := h.prove(asVerdict, &verdict{Hello: m.hello()}); err != nil {
 		m.leave(o.Node)
@@ -263,5 +263,5 @@ func (m *Mesh) answer(conn net.Conn) (*greeting, error) {
 	return &g, nil
 }
 
-// turnedAway returns what a handshake ends with that let nobody in.
-func turnedAway(v *verdict) error { return fmt.Errorf("%w: %s", errTurnedAway, v.Text) }
+// notAdmitted returns what a handshake ends with that let nobody in.
+func notAdmitted(v *verdict) error { return fmt.Errorf("%w: %s", errNotAdmitted, v.Text) }

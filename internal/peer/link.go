@@ -48,15 +48,15 @@ type link struct {
 	m      *Mesh
 	node   uint64
 	report reporter
-	// kick wakes the sender.
-	kick chan struct{}
+	// work wakes the sender.
+	work chan struct{}
 
 	mu sync.Mutex
 	// The fields below are protected by mu.
 
 	// failing says that the last attempt to reach the node failed: calls fail at once.
-	// talking says that there is a stream now.
-	failing, talking bool
+	// connected says that there is a stream now.
+	failing, connected bool
 	// queue holds the calls that wait to be sent, and queued their bytes.
 	queue  []*call
 	queued int
@@ -72,7 +72,7 @@ type link struct {
 }
 
 func newLink(m *Mesh, node uint64) *link {
-	return &link{m: m, node: node, report: reporter{m: m, node: node}, kick: make(chan struct{}, 1), sent: make(map[uint64]*call)}
+	return &link{m: m, node: node, report: reporter{m: m, node: node}, work: make(chan struct{}, 1), sent: make(map[uint64]*call)}
 }
 
 // enqueue adds a call to those that wait to be sent.
@@ -95,7 +95,7 @@ func (l *link) enqueue(request []byte) (*call, error) {
 // wake makes the sender look again.
 func (l *link) wake() {
 	select {
-	case l.kick <- struct{}{}:
+	case l.work <- struct{}{}:
 	default:
 	}
 }
@@ -130,7 +130,7 @@ func (l *link) run() {
 			l.lose()
 		} else {
 			l.fail()
-			if reached && errors.Is(err, errNobody) {
+			if reached && errors.Is(err, errNoListener) {
 				reached = false
 				l.gone()
 			}
@@ -158,13 +158,13 @@ func (l *link) gone() {
 func (l *link) up() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.failing, l.talking = false, true
+	l.failing, l.connected = false, true
 }
 
 func (l *link) reached() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.talking
+	return l.connected
 }
 
 // fail ends the calls that wait, and makes others fail until the node is reached.
@@ -186,7 +186,7 @@ func (l *link) lose() {
 		c.done <- outcome{err: ErrLost}
 	}
 	clear(l.sent)
-	l.canceled, l.talking = nil, false
+	l.canceled, l.connected = nil, false
 	l.pinged, l.pingDue = time.Time{}, false
 }
 
@@ -205,7 +205,7 @@ func (l *link) converse(ch *channel) error {
 				}
 			}
 			select {
-			case <-l.kick:
+			case <-l.work:
 			case <-pings.C:
 				l.ping()
 			case <-ch.ctx.Done():

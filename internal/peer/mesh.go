@@ -97,9 +97,9 @@ type Mesh struct {
 	links map[uint64]*link
 	// wires are those that listen, by host.
 	wires map[string]*Wire
-	// guests counts the connections of each other node to this one, and callers holds what
+	// inbound counts the connections of each other node to this one, and callers holds what
 	// ends the stream that carries its calls.
-	guests  map[uint64]int
+	inbound map[uint64]int
 	callers map[uint64]*context.CancelFunc
 }
 
@@ -116,7 +116,7 @@ func New(cfg Config) *Mesh {
 	}
 	m := &Mesh{
 		cfg: cfg, links: make(map[uint64]*link), wires: make(map[string]*Wire),
-		guests: make(map[uint64]int), callers: make(map[uint64]*context.CancelFunc), unproved: newUnproved(),
+		inbound: make(map[uint64]int), callers: make(map[uint64]*context.CancelFunc), unproved: newUnproved(),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
@@ -138,7 +138,7 @@ func (m *Mesh) Serve(l net.Listener, secure func(net.Listener) (net.Listener, er
 		return errors.Join(errClosed, l.Close())
 	}
 	m.listeners = append(m.listeners, l)
-	m.wg.Go(func() { m.admit(l) })
+	m.wg.Go(func() { m.acceptFrom(l) })
 	return nil
 }
 

@@ -293,8 +293,8 @@ func TestStrangersAreNotCounted(t *testing.T) {
 	}
 	to.mu.Lock()
 	defer to.mu.Unlock()
-	if len(to.guests) > 0 || len(to.callers) > 0 {
-		t.Errorf("%d guests are counted", len(to.guests))
+	if len(to.inbound) > 0 || len(to.callers) > 0 {
+		t.Errorf("%d connections are counted", len(to.inbound))
 	}
 }
 
@@ -399,7 +399,7 @@ func TestSilentGuestIsDropped(t *testing.T) {
 	if err != nil || heard == 0 {
 		t.Errorf("heard %d bytes, then %v: the connection is to be kept a while, and then closed", heard, err)
 	}
-	until(t, "the guest to be forgotten", n.forgotten)
+	until(t, "the connection to be forgotten", n.forgotten)
 }
 
 // forgotten reports whether node 2 has no connection from node 1.
@@ -407,7 +407,7 @@ func (n *net3) forgotten() bool {
 	m := n.meshes[2]
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.guests[1] == 0
+	return m.inbound[1] == 0
 }
 
 // Nor does one that has calls answered and does not read the answers.
@@ -428,6 +428,6 @@ func TestDeafGuestIsDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "the guest to be let in", func() bool { return !n.forgotten() })
-	until(t, "the guest to be forgotten", n.forgotten)
+	until(t, "the connection to be let in", func() bool { return !n.forgotten() })
+	until(t, "the connection to be forgotten", n.forgotten)
 }

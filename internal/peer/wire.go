@@ -3,6 +3,7 @@ package peer
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"sync"
 	"time"
@@ -38,8 +39,8 @@ func (w *Wire) Listen(message func(from uint64, frame []byte), chunk func(from u
 	w.m.wires[w.host] = w
 }
 
-// Deafen ends what Listen began: when it returns nothing is handed over any more.
-func (w *Wire) Deafen() {
+// StopListening ends what Listen began: when it returns nothing is handed over any more.
+func (w *Wire) StopListening() {
 	w.m.mu.Lock()
 	delete(w.m.wires, w.host)
 	w.m.mu.Unlock()
@@ -49,7 +50,7 @@ func (w *Wire) Deafen() {
 }
 
 // serveMessages takes the frames of a stream.
-func (w *Wire) serveMessages(ctx context.Context, g *greeting, s *guest) error {
+func (w *Wire) serveMessages(ctx context.Context, g *greeting, s *inbound) error {
 	return s.receive(ctx, func(b []byte) error {
 		w.using.RLock()
 		defer w.using.RUnlock()
@@ -62,7 +63,7 @@ func (w *Wire) serveMessages(ctx context.Context, g *greeting, s *guest) error {
 }
 
 // serveSnapshot takes the parts of a snapshot.
-func (w *Wire) serveSnapshot(ctx context.Context, g *greeting, s *guest) error {
+func (w *Wire) serveSnapshot(ctx context.Context, g *greeting, s *inbound) error {
 	take := func(b []byte) bool {
 		w.using.RLock()
 		defer w.using.RUnlock()
@@ -166,4 +167,12 @@ func (s *Snapshot) Send(frame []byte) error {
 func (s *Snapshot) Close() {
 	s.ch.close()
 	s.reading.Wait()
+}
+
+// acknowledgement answers one part of a snapshot.
+func acknowledgement(taken bool) []byte {
+	if taken {
+		return binary.AppendUvarint(nil, 1)
+	}
+	return binary.AppendUvarint(nil, 0)
 }

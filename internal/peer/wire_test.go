@@ -101,7 +101,7 @@ func TestDeafWireHandsNothingOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	w.Deafen()
+	w.StopListening()
 	until(t, "the stream's end", func() bool { return s.Send([]byte("x")) != nil })
 }
 

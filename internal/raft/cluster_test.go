@@ -203,7 +203,7 @@ func (e *wireEnd) Listen(message func(from string, frame []byte), chunk func(fro
 	e.net.ends[e.self] = e
 }
 
-func (e *wireEnd) Deafen() {
+func (e *wireEnd) StopListening() {
 	e.net.mu.Lock()
 	if e.net.ends[e.self] == e {
 		delete(e.net.ends, e.self)

@@ -56,8 +56,8 @@ type Wire interface {
 	// Listen hands what comes to message, and parts of snapshots to chunk, which says
 	// whether it took the part. from is who sent it, as proved by a handshake.
 	Listen(message func(from string, frame []byte), chunk func(from string, frame []byte) bool)
-	// Deafen ends that: when it returns nothing is handed over any more.
-	Deafen()
+	// StopListening ends that: when it returns nothing is handed over any more.
+	StopListening()
 	// Connect opens a stream of messages to a host and ConnectSnapshot one of a snapshot's
 	// parts, which last as long as ctx at the most.
 	Connect(ctx context.Context, host string) (WireConn, error)
@@ -107,7 +107,7 @@ func (t wired) Start() error {
 
 // Close lets no message in any more.
 func (t wired) Close() error {
-	t.wire.Deafen()
+	t.wire.StopListening()
 	return nil
 }
 

@@ -20,7 +20,7 @@ func (l *loop) Listen(message func(string, []byte), chunk func(string, []byte) b
 	l.message, l.chunk = message, chunk
 }
 
-func (l *loop) Deafen() { l.message, l.chunk = nil, nil }
+func (l *loop) StopListening() { l.message, l.chunk = nil, nil }
 
 func (l *loop) Connect(context.Context, string) (WireConn, error) {
 	return loopConn(func(b []byte) error {

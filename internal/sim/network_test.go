@@ -177,7 +177,7 @@ func (t *transport) Listen(message func(from string, frame []byte), chunk func(f
 	t.net.ends[t.address] = t
 }
 
-func (t *transport) Deafen() {
+func (t *transport) StopListening() {
 	t.net.mu.Lock()
 	if t.net.ends[t.address] == t {
 		delete(t.net.ends, t.address)

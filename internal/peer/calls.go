@@ -1,0 +1,150 @@
+package peer
+
+import (
+	"context"
+	"sync"
+)
+
+// callServer serves the calls of one node.
+type callServer struct {
+	m    *Mesh
+	from uint64
+	s    *inbound
+	ctx  context.Context //nolint:containedctx // lives as long as the stream
+	// cancel ends the stream.
+	cancel context.CancelFunc
+	// wg counts the goroutines of calls.
+	wg sync.WaitGroup
+
+	mu sync.Mutex
+	// The fields below are protected by mu.
+
+	// running are the calls without an answer, and held the bytes of their requests.
+	running map[uint64]context.CancelFunc
+	held    int
+	// answers are those that wait to be sent, and sending says that somebody sends them.
+	answers []answer
+	sending bool
+	over    bool
+}
+
+// answer is what becomes of one call.
+type answer struct {
+	number uint64
+	op     byte
+	body   []byte
+}
+
+// serveCalls serves a stream of calls.
+func (m *Mesh) serveCalls(ctx context.Context, g *greeting, s *inbound) error {
+	ctx, cancel := context.WithCancel(ctx)
+	c := &callServer{m: m, from: g.Node, s: s, ctx: ctx, cancel: cancel, running: make(map[uint64]context.CancelFunc)}
+	defer c.wg.Wait()
+	defer func() { _ = s.conn.Close() }() // ends what waits to be sent
+	defer c.end()
+	defer cancel()
+	return s.receive(ctx, func(b []byte) error { return eachRecord(b, c.record) })
+}
+
+// end keeps calls that are read from now on from being carried out.
+func (c *callServer) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+}
+
+// record carries one record out.
+func (c *callServer) record(op byte, number uint64, body []byte) error {
+	switch op {
+	case opCancel:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if cancel := c.running[number]; cancel != nil {
+			cancel()
+		}
+		return nil
+	case opPing:
+		c.answer(answer{number: number, op: opPong}, 0)
+		return nil
+	case opCall:
+		return c.call(number, body)
+	}
+	return errStream
+}
+
+// call carries a call out, or refuses it.
+func (c *callServer) call(number uint64, body []byte) error {
+	c.m.mu.Lock()
+	handler := c.m.handler
+	c.m.mu.Unlock()
+	c.mu.Lock()
+	refused := handler == nil || len(c.running) >= maxRunning || c.held > 0 && c.held+len(body) > maxHeld
+	switch {
+	case c.running[number] != nil:
+		c.mu.Unlock()
+		return errStream
+	case c.over:
+		c.mu.Unlock()
+		return errClosed
+	case refused:
+		c.mu.Unlock()
+		c.answer(answer{number: number, op: opRefuse}, 0)
+		return nil
+	}
+	defer c.mu.Unlock()
+	ctx, cancel := context.WithCancel(c.ctx)
+	c.running[number] = cancel
+	c.held += len(body)
+	c.wg.Go(func() {
+		defer cancel()
+		a := answer{number: number, op: opAnswer, body: handler(ctx, c.from, body)}
+		if len(a.body)+recordBytes > c.m.cfg.MaxFrame {
+			a.op, a.body = opFail, nil
+		}
+		c.answer(a, len(body))
+	})
+	return nil
+}
+
+// answer sends an answer to a call whose request had held bytes, or leaves that to who is
+// sending others. It ends the stream where nothing can be sent.
+func (c *callServer) answer(a answer, held int) {
+	c.mu.Lock()
+	if a.op == opAnswer || a.op == opFail {
+		delete(c.running, a.number)
+		c.held -= held
+	}
+	c.answers = append(c.answers, a)
+	sending := c.sending
+	c.sending = true
+	c.mu.Unlock()
+	if sending {
+		return
+	}
+	for b := c.batch(); b != nil; b = c.batch() {
+		if c.s.send(b) != nil {
+			c.cancel()
+			return
+		}
+	}
+}
+
+// batch returns the next message of answers. If there is none it returns nil, and nobody is sending
+// any more.
+func (c *callServer) batch() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sending = len(c.answers) > 0
+	var b []byte
+	taken := 0
+	for _, a := range c.answers {
+		if len(b) > 0 && len(b)+len(a.body)+recordBytes > min(batchBytes, c.m.cfg.MaxFrame) {
+			break
+		}
+		taken++
+		b = appendRecord(b, a.op, a.number, a.body)
+	}
+	clear(c.answers[:taken])
+	c.answers = c.answers[taken:]
+	return b
+}
