@@ -13,11 +13,11 @@ import (
 // that finds no leader, or that certainly did nothing, returns raft.ErrNotLeader or
 // raft.ErrNotApplied. The methods are those of shard.Data, which is this node's
 // leader. Writes go through this node's replica (write): it proposes them where it leads,
-// and else hands them to Carry and learns what came of them.
+// and else hands them to Forward and learns what came of them.
 type Leader interface {
 	leaseKeeper
 
-	Carry(ctx context.Context, s shard.Sent) error
+	Forward(ctx context.Context, s shard.Sent) error
 	Confirm(ctx context.Context) (index uint64, err error)
 	Promise(ctx context.Context, rev int64, reads []keys.Span) (index uint64, err error)
 	Raise(ctx context.Context, f shard.Fence) (index uint64, err error)

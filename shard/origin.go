@@ -91,11 +91,11 @@ func (s *Sent) request() (proto.Message, error) {
 	return m, nil
 }
 
-// Carry puts a command of another node through the log. It returns nil when the command
+// Forward puts a command of another node through the log. It returns nil when the command
 // has applied here, whatever came of it: its origin hears that from its own replica.
 // ErrTimeout, ErrStopped and a context's error say that it may apply; any other
 // that it never will.
-func (d *Data) Carry(ctx context.Context, s Sent) error {
+func (d *Data) Forward(ctx context.Context, s Sent) error {
 	request, err := s.request()
 	if err != nil {
 		return err
@@ -107,14 +107,14 @@ func (d *Data) Carry(ctx context.Context, s Sent) error {
 	return err
 }
 
-// Carrier is the leader of a shard on another node, as its origin sees it: what it returns is
-// what Data.Carry returns there, or says that the command was lost on the way.
-type Carrier interface {
-	Carry(ctx context.Context, s Sent) error
+// Forwarder is the leader of a shard on another node, as its origin sees it: what it returns is
+// what Data.Forward returns there, or says that the command was lost on the way.
+type Forwarder interface {
+	Forward(ctx context.Context, s Sent) error
 }
 
 // WriteElsewhere is WriteGuarded, without a guard Write, for a shard that another node leads.
-func (d *Data) WriteElsewhere(ctx context.Context, leader Carrier, g *Guard, kind Kind, request proto.Message) (any, error) {
+func (d *Data) WriteElsewhere(ctx context.Context, leader Forwarder, g *Guard, kind Kind, request proto.Message) (any, error) {
 	payload, err := raft.EncodeRequest(request)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (d *Data) WriteElsewhere(ctx context.Context, leader Carrier, g *Guard, kin
 	var turned turnedAway
 	for {
 		result, err := d.replica.Elsewhere(ctx, func(ctx context.Context, id raft.CommandID, term uint64) error {
-			return leader.Carry(ctx, Sent{ID: id, Term: term, Guard: g, Kind: kind, Request: payload})
+			return leader.Forward(ctx, Sent{ID: id, Term: term, Guard: g, Kind: kind, Request: payload})
 		})
 		if again, err := turned.again(err); !again {
 			return result, err

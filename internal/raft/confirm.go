@@ -16,7 +16,7 @@ const confirmPause = time.Millisecond
 // some moment between the call and the return: nobody else has acknowledged a
 // write that its state does not hold. ErrNotLeader says that it does not.
 //
-// It is the only road to dragonboat's ReadIndex, which alone proves nothing: a
+// It is the only caller of dragonboat's ReadIndex, which alone proves nothing: a
 // replica that leads no longer has its read answered by the new leader.
 func (r *Replica) Confirm(ctx context.Context) error {
 	if ctx.Err() != nil {

@@ -9,7 +9,7 @@
 //	Machine    what a replica keeps and applies commands to
 //	Leadership what a leader keeps in memory, and ticks
 //
-// # The leader's road
+// # The leader's write path
 //
 //		caller -> queue -> batch (term, number, commands) -> Raft log -> apply -> caller
 //

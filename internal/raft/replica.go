@@ -14,7 +14,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/share"
 )
 
-// Replica is this node's member of one shard: the road to its leader's log, the
+// Replica is this node's member of one shard: the way into its leader's log, the
 // proof that it leads, and what is known of the leader. Methods may be called
 // from any goroutine.
 type Replica struct {

@@ -15,7 +15,7 @@ import (
 // numbers are spoken between versions, so that they never change; those below 16 are
 // the system shard's.
 const (
-	methodCarry      byte = 16
+	methodForward    byte = 16
 	methodConfirm    byte = 17
 	methodPromise    byte = 18
 	methodRaise      byte = 19
@@ -104,7 +104,7 @@ func (l *Leaders) Leader(shardID uint64) router.Leader {
 	if node == 0 {
 		return nil
 	}
-	return &leader{road: road{mesh: l.Mesh, node: node, over: over}, shardID: shardID}
+	return &leader{client: client{mesh: l.Mesh, node: node, over: over}, shardID: shardID}
 }
 
 // At returns the node that leads a shard, 0 if it is not known or is this one.
@@ -141,7 +141,7 @@ func (l *Leaders) Promise(ctx context.Context, node uint64, rev int64, shards []
 
 // leader is one shard's leader on another node.
 type leader struct {
-	road
+	client
 	shardID uint64
 }
 
@@ -151,12 +151,12 @@ func (l *leader) call(ctx context.Context, repeatable bool, method byte, args fu
 	if args != nil {
 		request = args(request)
 	}
-	return l.carry(ctx, repeatable, request)
+	return l.roundTrip(ctx, repeatable, request)
 }
 
-// Carry puts a command of this node through the leader's log.
-func (l *leader) Carry(ctx context.Context, s shard.Sent) error {
-	_, err := l.call(ctx, false, methodCarry, s.Append)
+// Forward puts a command of this node through the leader's log.
+func (l *leader) Forward(ctx context.Context, s shard.Sent) error {
+	_, err := l.call(ctx, false, methodForward, s.Append)
 	return err
 }
 

@@ -16,7 +16,7 @@ var proofs = map[byte]string{
 	methodSystemPropose: "the log",
 	methodSystemConfirm: "a proof of leadership",
 	methodAsk:           "a proof of leadership in the term of the numbers",
-	methodCarry:         "the log, as its origin applies it",
+	methodForward:       "the log, as its origin applies it",
 	methodConfirm:       "a proof of leadership",
 	methodPromise:       "a proof of leadership",
 	methodRaise:         "the log",

@@ -173,14 +173,14 @@ func (s *Server) data(ctx context.Context, method byte, r *reader) ([]byte, erro
 // dataCalls read the arguments of each method and return what carries it out, which
 // writes the result behind dst.
 var dataCalls = map[byte]func(d *shard.Data, r *reader) func(ctx context.Context, dst []byte) ([]byte, error){
-	methodCarry: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+	methodForward: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
 		sent, err := shard.CutSent(r.rest)
 		r.rest = nil
 		return func(ctx context.Context, dst []byte) ([]byte, error) {
 			if err != nil {
 				return nil, err
 			}
-			return dst, d.Carry(ctx, sent)
+			return dst, d.Forward(ctx, sent)
 		}
 	},
 	methodConfirm: func(d *shard.Data, _ *reader) func(context.Context, []byte) ([]byte, error) {

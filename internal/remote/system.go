@@ -35,18 +35,18 @@ func SystemLeader(mesh Mesh, c *system.Cluster) system.Leader {
 	if node == 0 || node == c.MemberID() {
 		return nil
 	}
-	return &systemLeader{road{mesh: mesh, node: node, over: over}}
+	return &systemLeader{client{mesh: mesh, node: node, over: over}}
 }
 
 // systemLeader is the system shard's leader on another node.
-type systemLeader struct{ road }
+type systemLeader struct{ client }
 
 var _ system.Leader = (*systemLeader)(nil)
 
 // Propose puts a command through the leader's log.
 func (l *systemLeader) Propose(ctx context.Context, kind raft.Kind, payload []byte) (result any, index uint64, err error) {
 	request := append([]byte{methodSystemPropose, byte(kind)}, payload...)
-	r, err := l.carry(ctx, false, request)
+	r, err := l.roundTrip(ctx, false, request)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -60,7 +60,7 @@ func (l *systemLeader) Propose(ctx context.Context, kind raft.Kind, payload []by
 
 // Confirm proves that the leader leads.
 func (l *systemLeader) Confirm(ctx context.Context) (index uint64, err error) {
-	r, err := l.carry(ctx, true, []byte{methodSystemConfirm})
+	r, err := l.roundTrip(ctx, true, []byte{methodSystemConfirm})
 	if err != nil {
 		return 0, err
 	}
@@ -70,7 +70,7 @@ func (l *systemLeader) Confirm(ctx context.Context) (index uint64, err error) {
 
 // Ask asks the oracle.
 func (l *systemLeader) Ask(ctx context.Context, count int) (b raft.Block, err error) {
-	r, err := l.carry(ctx, true, binary.AppendUvarint([]byte{methodAsk}, uint64(count)))
+	r, err := l.roundTrip(ctx, true, binary.AppendUvarint([]byte{methodAsk}, uint64(count)))
 	if err != nil {
 		return b, err
 	}

@@ -53,7 +53,7 @@ func (d *direct) Call(ctx context.Context, _ uint64, request []byte) ([]byte, er
 func systemAt(t *testing.T, l system.Leader) (*systemLeader, *direct) {
 	t.Helper()
 	d := &direct{server: &Server{System: l}}
-	return &systemLeader{road{mesh: d, node: 2, over: t.Context()}}, d
+	return &systemLeader{client{mesh: d, node: 2, over: t.Context()}}, d
 }
 
 func TestSystemCallsTravel(t *testing.T) {
@@ -115,7 +115,7 @@ func TestSystemErrorsTravel(t *testing.T) {
 // A command whose answer can't be read may have applied.
 func TestUnreadableAnswerLeavesTheOutcomeOpen(t *testing.T) {
 	for _, answer := range []string{"", "\x00", "\x00\x01", "\x00\x01\x63", "\xc8"} {
-		l := &systemLeader{road{mesh: garbling(answer), node: 2, over: t.Context()}}
+		l := &systemLeader{client{mesh: garbling(answer), node: 2, over: t.Context()}}
 		if _, _, err := l.Propose(t.Context(), 1, nil); !errors.Is(err, raft.ErrTimeout) {
 			t.Errorf("proposed, answered %q: %v", answer, err)
 		}
@@ -130,7 +130,7 @@ func (g garbling) Call(context.Context, uint64, []byte) ([]byte, error) { return
 // A question that may be repeated ends with the term that it was put in.
 func TestSystemCallsEndWithTheTerm(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
-	l := &systemLeader{road{mesh: silent{}, node: 2, over: over}}
+	l := &systemLeader{client{mesh: silent{}, node: 2, over: over}}
 	end()
 	if _, err := l.Confirm(t.Context()); !errors.Is(err, raft.ErrNotLeader) {
 		t.Errorf("confirmed by a node that says nothing: %v", err)

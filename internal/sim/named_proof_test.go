@@ -23,12 +23,12 @@ import (
 
 // leaderCalls makes each call that the router makes of a shard's leader, by name.
 var leaderCalls = map[string]func(context.Context, router.Leader) error{
-	"Carry": func(ctx context.Context, l router.Leader) error {
-		request, err := proto.Marshal(&pb.PutRequest{Key: []byte("a/carried")})
+	"Forward": func(ctx context.Context, l router.Leader) error {
+		request, err := proto.Marshal(&pb.PutRequest{Key: []byte("a/forwarded")})
 		if err != nil {
 			return err
 		}
-		return l.Carry(ctx, shard.Sent{ID: raft.CommandID{Origin: 1, Sequence: carried.Add(1)}, Kind: shard.KindPut, Request: request})
+		return l.Forward(ctx, shard.Sent{ID: raft.CommandID{Origin: 1, Sequence: forwarded.Add(1)}, Kind: shard.KindPut, Request: request})
 	},
 	"Confirm": func(ctx context.Context, l router.Leader) error {
 		_, err := l.Confirm(ctx)
@@ -70,8 +70,8 @@ var writeCalls = map[string]func(context.Context, *shard.Data) error{
 	},
 }
 
-// carried counts the commands that were carried.
-var carried atomic.Uint64
+// forwarded counts the commands that were forwarded.
+var forwarded atomic.Uint64
 
 // The leases of the calls: one that they grant and revoke, and one that is there.
 var idOfProof, heldOfProof int64

@@ -14,17 +14,17 @@ type Mesh interface {
 	Call(ctx context.Context, node uint64, request []byte) (answer []byte, err error)
 }
 
-// road is the way to a shard's leader on another node.
-type road struct {
+// client makes calls of a shard's leader on another node.
+type client struct {
 	mesh Mesh
 	node uint64
 	// over ends when this node's replica hears of another leader or none.
 	over context.Context //nolint:containedctx // lives as long as the term is thought to
 }
 
-// carry makes one call. One that may be repeated is given up when the term is over,
+// roundTrip makes one call. One that may be repeated is given up when the term is over,
 // since a node that stands still answers nothing.
-func (l *road) carry(ctx context.Context, repeatable bool, request []byte) (reader, error) {
+func (l *client) roundTrip(ctx context.Context, repeatable bool, request []byte) (reader, error) {
 	if repeatable {
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
