@@ -77,14 +77,14 @@ func (r *Router) backupState(ctx context.Context) (*backupState, error) {
 		s, err = r.newestBackup(ctx, s)
 	}
 	// Where each shard has a leader, or seems to, it is no backup that could not be proved.
-	if errors.Is(err, errUnled) || errors.Is(err, raft.ErrTimeout) && r.unled() {
+	if errors.Is(err, errNoLeader) || errors.Is(err, raft.ErrTimeout) && r.leaderless() {
 		return r.heldBackup(s), nil
 	}
 	return s, err
 }
 
-// unled reports whether a shard has no leader that this node knows.
-func (r *Router) unled() bool {
+// leaderless reports whether a shard has no leader that this node knows.
+func (r *Router) leaderless() bool {
 	for _, d := range r.shards {
 		if d.Replica().Leader().ReplicaID == 0 {
 			return true

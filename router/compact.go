@@ -72,7 +72,7 @@ func (r *Router) compactAll(ctx context.Context, rev int64) (*pb.CompactionRespo
 		return nil, mvcc.ErrCompacted
 	}
 	resp := &pb.CompactionResponse{Header: &pb.ResponseHeader{Revision: now.Newest}}
-	r.shown(resp.Header)
+	r.noteShown(resp.Header)
 	return resp, nil
 }
 

@@ -27,7 +27,7 @@ func (r *Router) Range(ctx context.Context, req *pb.RangeRequest) (resp *pb.Rang
 	if err != nil {
 		return nil, err
 	}
-	r.shown(resp.Header)
+	r.noteShown(resp.Header)
 	return resp, nil
 }
 
@@ -98,7 +98,7 @@ func (r *Router) RangeStream(ctx context.Context, req *pb.RangeRequest, maxBytes
 		return err
 	}
 	return l.stream(ctx, req, maxBytes, func(chunk *pb.RangeResponse) error {
-		r.shown(chunk.Header)
+		r.noteShown(chunk.Header)
 		return emit(chunk)
 	})
 }
@@ -190,7 +190,7 @@ func (r *Router) readTxn(ctx context.Context, req *pb.TxnRequest, f fresh, check
 	if err != nil {
 		return nil, err
 	}
-	r.shown(resp.Header)
+	r.noteShown(resp.Header)
 	return resp, nil
 }
 
@@ -289,6 +289,6 @@ func writeOnce[Response interface{ GetHeader() *pb.ResponseHeader }](ctx context
 	if !ok {
 		return resp, fmt.Errorf("router: command answered %T", result)
 	}
-	r.shown(resp.GetHeader())
+	r.noteShown(resp.GetHeader())
 	return resp, nil
 }

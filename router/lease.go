@@ -69,7 +69,7 @@ func (r *Router) grant(ctx context.Context, id, ttl int64) (*pb.LeaseGrantRespon
 			return nil, err
 		}
 		resp.Header.Revision = max(resp.Header.Revision, issued)
-		r.shown(resp.Header)
+		r.noteShown(resp.Header)
 		return resp, nil
 	}
 }
@@ -127,7 +127,7 @@ func (r *Router) LeaseRevoke(ctx context.Context, req *pb.LeaseRevokeRequest) (*
 	if resp.Header.Revision, err = r.issued(ctx, d); err != nil {
 		return nil, err
 	}
-	r.shown(resp.Header)
+	r.noteShown(resp.Header)
 	return resp.LeaseRevokeResponse, nil
 }
 
@@ -174,7 +174,7 @@ func (r *Router) LeaseTimeToLive(ctx context.Context, req *pb.LeaseTimeToLiveReq
 		}
 	}
 	header.Revision = max(header.Revision, rev)
-	r.shown(header)
+	r.noteShown(header)
 	return &pb.LeaseTimeToLiveResponse{
 		Header:     header,
 		ID:         req.ID,
@@ -279,7 +279,7 @@ func (r *Router) holders(home *shard.Data, id int64) []*shard.Data {
 // nothing else in the call does.
 func (r *Router) everyKey(ctx context.Context, a access, home *shard.Data, id int64, right func(auth.Identity, []byte, []byte) error) error {
 	if !a.users.Enabled {
-		return r.unchanged(a)
+		return r.holdsOnAll(a)
 	}
 	if err := r.confirm(ctx, home); err != nil {
 		return err
@@ -289,7 +289,7 @@ func (r *Router) everyKey(ctx context.Context, a access, home *shard.Data, id in
 			return err
 		}
 	}
-	return r.unchanged(a)
+	return r.holdsOnAll(a)
 }
 
 // everyKeyOf is everyKey behind a proof that this node's replica of the home is the newest:
@@ -384,7 +384,7 @@ func (r *Router) mayHear(ctx context.Context, a access, home *shard.Data, keys [
 			}
 		}
 	}
-	return r.unchanged(a)
+	return r.holdsOnAll(a)
 }
 
 // LeaseLeases lists all leases by id, to those who may read all keys of all leases.
@@ -414,7 +414,7 @@ func (r *Router) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb
 			resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: rec.ID})
 		}
 	}
-	if err := r.unchanged(a); err != nil {
+	if err := r.holdsOnAll(a); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(resp.Leases, func(a, b *pb.LeaseStatus) int { return cmp.Compare(a.ID, b.ID) })

@@ -16,9 +16,9 @@ import (
 // clients have seen from it. It counts as seen.
 func (r *Router) Revision() int64 {
 	for _, d := range r.shards {
-		raiseTo(&r.given, d.Store().Rev())
+		raiseTo(&r.shown, d.Store().Rev())
 	}
-	return r.given.Load()
+	return r.shown.Load()
 }
 
 // ReadOwn reads of every shard what this node holds of it, and asks nobody.
@@ -72,7 +72,7 @@ func (r *Router) HashKV(ctx context.Context, rev int64) (resp *pb.HashKVResponse
 	if err != nil {
 		return nil, err
 	}
-	r.shown(resp.Header)
+	r.noteShown(resp.Header)
 	return resp, nil
 }
 

@@ -20,8 +20,8 @@ const closeInterval = 2 * time.Millisecond
 // only while there is something to ask.
 type promiser struct {
 	r *Router
-	// kick has room for one signal that there is more to ask.
-	kick chan struct{}
+	// work has room for one signal that there is more to ask.
+	work chan struct{}
 
 	mu sync.Mutex
 	// wants are what is asked for by shard, and running says that a goroutine sees to them;
@@ -46,7 +46,7 @@ type asked struct {
 }
 
 func newPromiser(r *Router) *promiser {
-	return &promiser{r: r, kick: make(chan struct{}, 1), wants: make(map[*shard.Data]*want)}
+	return &promiser{r: r, work: make(chan struct{}, 1), wants: make(map[*shard.Data]*want)}
 }
 
 // want asks for a promise of all keys of d up to rev, a revision that was issued. The
@@ -69,7 +69,7 @@ func (c *promiser) want(d *shard.Data, rev int64) {
 
 func (c *promiser) wake() {
 	select {
-	case c.kick <- struct{}{}:
+	case c.work <- struct{}{}:
 	default:
 	}
 }
@@ -80,7 +80,7 @@ func (c *promiser) run(ctx context.Context) {
 	defer pause.Stop()
 	for {
 		select {
-		case <-c.kick:
+		case <-c.work:
 		case <-pause.C:
 		case <-ctx.Done():
 		}

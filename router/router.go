@@ -24,24 +24,25 @@ var ErrSeveralShards = errors.New("router: the keys of the call lie on several s
 // replica here.
 var errUnplaced = errors.New("router: no shard of this node owns the key")
 
-// Map is the placement map as the router asks it. system.Cluster implements it.
-type Map interface {
+// System is what the router asks of the system shard's state on this node. system.Cluster
+// implements it.
+type System interface {
 	// State returns the newest state of the system shard that the node knows.
 	State() *system.State
 }
 
 // Config is what a Router is made of.
 type Config struct {
-	// Map says which shard owns what.
-	Map Map
+	// System says which shard owns what, and which users there are.
+	System System
 	// Order hands out revisions where there are several shards.
 	Order Order
-	// Directory is where users and roles are kept.
-	Directory Directory
+	// UserStore is where users and roles are kept.
+	UserStore UserStore
 	// Leaders finds leaders on other nodes; nil where there are none.
 	Leaders Leaders
-	// Shards are the data shards with a replica on this node, by id. The map is
-	// the router's from then on.
+	// Shards are the data shards with a replica on this node, by id. The Go map
+	// is the router's from then on.
 	Shards map[uint64]*shard.Data
 	// Timeout bounds every call that waits for a leader or for the log.
 	Timeout time.Duration
@@ -52,11 +53,11 @@ type Config struct {
 // Router serves the keyspace on this node. It implements what package api asks
 // of the layers below.
 type Router struct {
-	places    Map
+	system    System
 	order     Order
 	leaders   Leaders
-	directory Directory
-	// nobody is what there is of users where the map's state has none.
+	userStore UserStore
+	// nobody is what there is of users where the system shard's state has none.
 	nobody  *auth.State
 	shards  map[uint64]*shard.Data
 	timeout time.Duration
@@ -69,14 +70,14 @@ type Router struct {
 	newest share.Share[struct{}, raft.Block]
 	// running is the lifetime of what the router does of its own.
 	running *lifetime
-	// given is the highest revision that clients have seen from this node.
-	given atomic.Int64
+	// shown is the highest revision that clients have seen from this node.
+	shown atomic.Int64
 }
 
 // New returns a router.
 func New(c Config) *Router {
 	r := &Router{
-		places: c.Map, order: c.Order, leaders: c.Leaders, directory: c.Directory, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
+		system: c.System, order: c.Order, leaders: c.Leaders, userStore: c.UserStore, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
 	}
 	r.promiser, r.running = newPromiser(r), newLifetime()
 	r.newest.Go, r.newest.Join = r.running.run, share.Same[struct{}]
@@ -111,7 +112,7 @@ func (r *Router) Resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	raiseTo(&r.given, now.Newest)
+	raiseTo(&r.shown, now.Newest)
 	return nil
 }
 
@@ -125,7 +126,7 @@ func (r *Router) span(s keys.Span) (*shard.Data, error) {
 		s = keys.Point(s.Start)
 	}
 	at := keys.Positions(s)
-	d, err := r.only(r.places.State().Map.Locate(at.Start, at.End))
+	d, err := r.only(r.system.State().Map.Locate(at.Start, at.End))
 	if errors.Is(err, ErrSeveralShards) {
 		err = r.wide(s, s)
 	}
@@ -135,7 +136,7 @@ func (r *Router) span(s keys.Span) (*shard.Data, error) {
 // lease returns the home of a lease.
 func (r *Router) lease(id int64) (*shard.Data, error) {
 	at := keys.LeasePositions(id)
-	return r.only(r.places.State().Map.Locate(at.Start, at.End))
+	return r.only(r.system.State().Map.Locate(at.Start, at.End))
 }
 
 func (r *Router) only(pieces []placement.Piece) (*shard.Data, error) {
@@ -155,7 +156,7 @@ func (r *Router) only(pieces []placement.Piece) (*shard.Data, error) {
 }
 
 // whole returns the shard that owns the whole keyspace.
-func (r *Router) whole() (*shard.Data, error) { return r.only(r.places.State().Map) }
+func (r *Router) whole() (*shard.Data, error) { return r.only(r.system.State().Map) }
 
 // bounded gives a call the time that it may take. When it is over the outcome is
 // etcd's timeout, not the client's.

@@ -38,10 +38,10 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// fixedMap is a map that does not change.
-type fixedMap struct{ state system.State }
+// fixedSystem is a map that does not change.
+type fixedSystem struct{ state system.State }
 
-func (m fixedMap) State() *system.State { return &m.state }
+func (m fixedSystem) State() *system.State { return &m.state }
 
 const hostID = "00000000-0000-4000-8000-000000000001"
 
@@ -98,7 +98,7 @@ func newTestCluster(t *testing.T, m placement.Map, leaderless bool) *testCluster
 		}
 	}
 	s.Router = New(Config{
-		Map: fixedMap{system.State{Map: m, Order: system.OrderRecord{Compacted: -1}}}, Order: order,
+		System: fixedSystem{system.State{Map: m, Order: system.OrderRecord{Compacted: -1}}}, Order: order,
 		Shards: s.shards, Timeout: 7 * time.Second,
 	})
 	for _, d := range s.shards {
@@ -322,7 +322,7 @@ func TestRightsComeFirst(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.places = fixedMap{system.State{Map: two, Order: system.OrderRecord{Compacted: 3}, Auth: users}}
+		s.system = fixedSystem{system.State{Map: two, Order: system.OrderRecord{Compacted: 3}, Auth: users}}
 		for _, sender := range []struct {
 			id   auth.Identity
 			want error

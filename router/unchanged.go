@@ -71,7 +71,7 @@ func (r *Router) unchangedDelete(
 	if found.Count > 0 {
 		return nil, false, nil
 	}
-	r.shown(found.Header)
+	r.noteShown(found.Header)
 	return &pb.DeleteRangeResponse{Header: found.Header}, true, nil
 }
 

@@ -15,9 +15,9 @@ import (
 // was done; the same call may be made again.
 var ErrOutdated = errors.New("router: users or roles have changed since the call was checked")
 
-// Directory is where users and roles are kept. Placement implements it.
-type Directory interface {
-	// ConfirmUsers proves that the users and roles that the map's state shows are
+// UserStore is where users and roles are kept. system.Cluster implements it.
+type UserStore interface {
+	// ConfirmUsers proves that the users and roles that the system shard's state shows are
 	// the newest.
 	ConfirmUsers(ctx context.Context) error
 	// ChangeUsers changes users and roles, as the sender in r's header.
@@ -29,7 +29,7 @@ type Directory interface {
 // Users returns the users and roles that this node knows. No request that was
 // checked against older ones passes any more: all data shards are fenced first.
 func (r *Router) Users(ctx context.Context) (*auth.State, error) {
-	s := r.places.State().Auth
+	s := r.system.State().Auth
 	if s == nil {
 		return r.nobody, nil
 	}
@@ -57,7 +57,7 @@ func (r *Router) ProveUsers(ctx context.Context, users *auth.State) error {
 	if users.Enabled {
 		unproved = r.confirm(ctx, r.ledShard())
 	}
-	if err := r.unchanged(access{users: users}); err != nil {
+	if err := r.holdsOnAll(access{users: users}); err != nil {
 		return err
 	}
 	return unproved
@@ -75,7 +75,7 @@ func (r *Router) ledShard() (led *shard.Data) {
 
 // ConfirmUsers returns the newest users and roles.
 func (r *Router) ConfirmUsers(ctx context.Context) (*auth.State, error) {
-	if err := r.directory.ConfirmUsers(ctx); err != nil {
+	if err := r.userStore.ConfirmUsers(ctx); err != nil {
 		return nil, err
 	}
 	return r.Users(ctx)
@@ -84,7 +84,7 @@ func (r *Router) ConfirmUsers(ctx context.Context) (*auth.State, error) {
 // ChangeUsers changes users and roles, as the sender in req's header. When it
 // returns, no request passes any more that the change forbids.
 func (r *Router) ChangeUsers(ctx context.Context, req *pb.InternalRaftRequest) error {
-	if err := r.directory.ChangeUsers(ctx, req); err != nil {
+	if err := r.userStore.ChangeUsers(ctx, req); err != nil {
 		return err
 	}
 	_, err := r.Users(ctx)
@@ -93,7 +93,7 @@ func (r *Router) ChangeUsers(ctx context.Context, req *pb.InternalRaftRequest) e
 
 // Login has a simple token made of prefix for a user whose password was right.
 func (r *Router) Login(ctx context.Context, user, prefix string) (token string, err error) {
-	return r.directory.Login(ctx, user, prefix)
+	return r.userStore.Login(ctx, user, prefix)
 }
 
 // access is what a call was checked against, and for whom.
@@ -146,9 +146,9 @@ func (a access) holds(d *shard.Data) error {
 	return a.current()
 }
 
-// unchanged is access.holds for all shards. It is for what was read of several of them,
+// holdsOnAll is access.holds for all shards. It is for what was read of several of them,
 // or of another node's replica.
-func (r *Router) unchanged(a access) error {
+func (r *Router) holdsOnAll(a access) error {
 	for _, d := range r.shards {
 		if d.Fence().Epoch > a.users.Epoch {
 			return ErrOutdated

@@ -66,7 +66,7 @@ type fresh struct {
 // parts cuts a span at the borders of the shards.
 func (r *Router) parts(s keys.Span) ([]part, error) {
 	positions := keys.Positions(s)
-	pieces := r.places.State().Map.Locate(positions.Start, positions.End)
+	pieces := r.system.State().Map.Locate(positions.Start, positions.End)
 	if len(pieces) == 0 {
 		return nil, errUnplaced
 	}
@@ -182,7 +182,7 @@ func (r *Router) openAlone(ctx context.Context, d *shard.Data, f fresh) (*view, 
 			return nil, err
 		}
 	}
-	if !f.serializable || d.Store().Rev() < r.given.Load() {
+	if !f.serializable || d.Store().Rev() < r.shown.Load() {
 		if err := r.confirm(ctx, d); err != nil {
 			return nil, err
 		}
@@ -214,7 +214,7 @@ func (r *Router) openResolved(ctx context.Context, reads []reading, rev int64) (
 			return nil, err
 		}
 	}
-	known := r.given.Load()
+	known := r.shown.Load()
 	if rev > known {
 		return nil, nil
 	}
@@ -228,13 +228,13 @@ func (r *Router) openResolved(ctx context.Context, reads []reading, rev int64) (
 		switch err := r.promiseLed(ctx, reads, known); {
 		case err == nil:
 			resolved = known
-		case !errors.Is(err, errUnled):
+		case !errors.Is(err, errNoLeader):
 			return nil, err
 		case rev > resolved:
 			return nil, raft.ErrTimeout
 		}
 	}
-	compacted := r.places.State().Order.Compacted
+	compacted := r.system.State().Order.Compacted
 	if rev > 0 && rev < compacted {
 		return nil, mvcc.ErrCompacted
 	}
@@ -245,14 +245,14 @@ func (r *Router) openResolved(ctx context.Context, reads []reading, rev int64) (
 	return l, err
 }
 
-// errUnled says that a shard has had no leader for a while, as on a node that has lost its
+// errNoLeader says that a shard has had no leader for a while, as on a node that has lost its
 // majority. It is served what the node holds of it, or nothing.
-var errUnled = errors.New("router: a shard has no leader")
+var errNoLeader = errors.New("router: a shard has no leader")
 
 // awaitLed waits until the shards of reads have leaders, for a third of what a call may
 // take.
 func (r *Router) awaitLed(ctx context.Context, reads []reading) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout/3, errUnled)
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout/3, errNoLeader)
 	defer cancel()
 	for _, read := range reads {
 		if err := read.d.Replica().AwaitLeader(ctx); err != nil {
@@ -329,10 +329,10 @@ func (l *view) ofShard(d *shard.Data) *mvcc.View {
 	return l.views[at].View
 }
 
-// shown takes note of a revision that clients have seen.
-func (r *Router) shown(header *pb.ResponseHeader) {
+// noteShown takes note of a revision that clients have seen.
+func (r *Router) noteShown(header *pb.ResponseHeader) {
 	if header != nil {
-		raiseTo(&r.given, header.Revision)
+		raiseTo(&r.shown, header.Revision)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 // another returns a router over the same shards that has answered nobody yet, as that
 // of another node is.
 func (s *testCluster) another() *Router {
-	return New(Config{Map: s.places, Order: s.order, Shards: s.shards, Timeout: s.timeout})
+	return New(Config{System: s.system, Order: s.order, Shards: s.shards, Timeout: s.timeout})
 }
 
 // everywhere reads all keys as this node knows them.

@@ -110,13 +110,13 @@ func (g *WatchGroup) Add(id int64, o mvcc.WatchOptions) (rev int64) {
 	if err != nil {
 		invariant.Violated("watch of [%q, %q): %v", o.Key, o.End, err)
 	}
-	now := g.r.given.Load()
+	now := g.r.shown.Load()
 	for _, p := range parts {
 		now = max(now, p.d.Store().Resolved())
 	}
 	// The stores may be further by the time that they have the watcher.
 	o.After = now
-	compacted := g.r.places.State().Order.Compacted
+	compacted := g.r.system.State().Order.Compacted
 	o.Compacted = compacted
 	switch {
 	case o.Start > 0 && o.Start < compacted:
@@ -136,7 +136,7 @@ func (g *WatchGroup) Add(id int64, o mvcc.WatchOptions) (rev int64) {
 		g.watches[id] = watching{merged: m}
 		now = max(now, added)
 	}
-	raiseTo(&g.r.given, now)
+	raiseTo(&g.r.shown, now)
 	return now
 }
 
@@ -184,7 +184,7 @@ func (g *WatchGroup) Poll() (mvcc.WatchBatch, bool, error) {
 		}
 		if ok {
 			f.notify() // there may be more
-			raiseTo(&g.r.given, b.Rev)
+			raiseTo(&g.r.shown, b.Rev)
 			return b, true, nil
 		}
 	}
@@ -236,7 +236,7 @@ func (g *WatchGroup) ProgressOf(id int64) (rev int64, ok, later bool) {
 // told takes note of progress that clients are told.
 func (g *WatchGroup) told(rev int64, ok, later bool) (int64, bool, bool) {
 	if ok {
-		raiseTo(&g.r.given, rev)
+		raiseTo(&g.r.shown, rev)
 	}
 	return rev, ok, later
 }
@@ -251,7 +251,7 @@ type progress struct {
 	never, later bool
 }
 
-func (g *WatchGroup) progress() *progress { return &progress{target: g.r.given.Load(), rev: -1} }
+func (g *WatchGroup) progress() *progress { return &progress{target: g.r.shown.Load(), rev: -1} }
 
 // add adds what some watchers of a feed say of themselves when their shard is as far as
 // the target. It reports whether they say anything.

@@ -75,7 +75,7 @@ func (m *merged) poll() (mvcc.WatchBatch, bool, error) {
 		}
 		if compacted != 0 {
 			m.close()
-			return mvcc.WatchBatch{ID: m.id, CompactRev: max(compacted, m.g.r.places.State().Order.Compacted)}, true, nil
+			return mvcc.WatchBatch{ID: m.id, CompactRev: max(compacted, m.g.r.system.State().Order.Compacted)}, true, nil
 		}
 		if b, ok := m.take(m.complete()); ok {
 			return b, true, nil

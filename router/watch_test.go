@@ -185,15 +185,15 @@ func history(t *testing.T, s *testCluster, o mvcc.WatchOptions) (revs []int64) {
 	}
 }
 
-// busyMap runs a function whenever it is asked for the state of the cluster.
-type busyMap struct {
-	Map
+// busySystem runs a function whenever it is asked for the state of the cluster.
+type busySystem struct {
+	System
 	busy func()
 }
 
-func (m busyMap) State() *system.State {
+func (m busySystem) State() *system.State {
 	m.busy()
-	return m.Map.State()
+	return m.System.State()
 }
 
 // What happens while a watch from now is made is no history that it needs: writes and
@@ -202,7 +202,7 @@ func TestWatchFromNowIsNotCompactedAtBirth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestCluster(t, two, false)
 		defer s.close(t)
-		places := s.places
+		system := s.system
 		// Here the shards move on and sweep, all that they have but the last revision.
 		busy := func() {
 			for range 3 {
@@ -224,7 +224,7 @@ func TestWatchFromNowIsNotCompactedAtBirth(t *testing.T) {
 		} {
 			for at := 1; at <= 2; at++ {
 				calls := 0
-				s.places = busyMap{places, func() {
+				s.system = busySystem{system, func() {
 					if calls++; calls == at {
 						busy()
 					}
@@ -232,7 +232,7 @@ func TestWatchFromNowIsNotCompactedAtBirth(t *testing.T) {
 				g := s.NewWatchGroup()
 				defer g.Close()
 				rev := g.Add(1, o)
-				s.places = places
+				s.system = system
 				wrote, err := s.Put(t.Context(), put("a"))
 				if err != nil {
 					t.Fatal(err)

@@ -55,7 +55,7 @@ func (r *Router) wide(a, b keys.Span) error {
 	if !bytes.Equal(a.Start, b.Start) {
 		at.End = keys.Positions(keys.Point(b.Start)).End
 	}
-	pieces := r.places.State().Map.Locate(at.Start, at.End)
+	pieces := r.system.State().Map.Locate(at.Start, at.End)
 	if split := firstSplit(pieces); split != nil {
 		return &WideError{from: a, to: b, split: split}
 	}

@@ -356,7 +356,7 @@ func (n *Node) openServer(o *Options) error {
 	}
 	c := o.Config
 	n.router = router.New(router.Config{
-		Map: n.cluster, Order: n.cluster, Directory: n.cluster, Leaders: n.others.leaders(), Shards: n.shards,
+		System: n.cluster, Order: n.cluster, UserStore: n.cluster, Leaders: n.others.leaders(), Shards: n.shards,
 		Timeout: requestTimeout(c), Compactor: n.compactState,
 	})
 	for _, d := range n.shards {

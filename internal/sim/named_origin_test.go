@@ -148,7 +148,7 @@ func TestCallsWaitForALeader(t *testing.T) {
 		t, p := c.tb, c.node(2)
 		leaders := &countedLeaders{Leaders: p.leaders()}
 		r := router.New(router.Config{
-			Map: p.cluster, Order: oracle{p}, Directory: p.cluster, Leaders: leaders, Shards: p.shards, Timeout: callTimeout,
+			System: p.cluster, Order: oracle{p}, UserStore: p.cluster, Leaders: leaders, Shards: p.shards, Timeout: callTimeout,
 		})
 		defer r.Close()
 		c.net.sever(around(2)...)

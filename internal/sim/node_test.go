@@ -188,7 +188,7 @@ func (p *process) serve(ctx context.Context) error {
 		p.shards[id] = d
 	}
 	p.router = router.New(router.Config{
-		Map: p.cluster, Order: oracle{p}, Directory: p.cluster, Leaders: p.leaders(), Shards: p.shards, Timeout: p.node.c.options.timeout(),
+		System: p.cluster, Order: oracle{p}, UserStore: p.cluster, Leaders: p.leaders(), Shards: p.shards, Timeout: p.node.c.options.timeout(),
 	})
 	for _, d := range p.shards {
 		d.Connect(p.router)
