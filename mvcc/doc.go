@@ -45,7 +45,7 @@
 // copying two pointers:
 //
 //	cur     key                        ->  newest version, its value if short
-//	births  directory, create rev, key
+//	creations  directory, create rev, key
 //
 // The first answers whatever concerns the newest state without a scan: a key,
 // a page of keys, how many there are in a span. The second answers what locks

@@ -54,19 +54,19 @@ func (it *item) fill(kv *mvccpb.KeyValue) {
 // tree holds the current version of each key, in key order.
 type tree = btree.BTreeG[*item]
 
-// birth is the beginning of a living key's life. It is immutable.
-type birth struct {
+// creation is when a current key was created, and where. It is immutable.
+type creation struct {
 	key    []byte
 	create int64
 	// dir is the length of the key's directory.
 	dir int
 }
 
-func (b *birth) directory() []byte { return b.key[:b.dir] }
+func (b *creation) directory() []byte { return b.key[:b.dir] }
 
-// birthTree holds the birth of each current key, ordered by directory, create
+// creationTree holds the creation of each current key, ordered by directory, create
 // revision and key.
-type birthTree = btree.BTreeG[*birth]
+type creationTree = btree.BTreeG[*creation]
 
 // treeDegree balances the copying of nodes that each applied batch causes
 // against the depth of the trees.
@@ -78,8 +78,8 @@ func newTree() *tree {
 	}, btree.Options{Degree: treeDegree, NoLocks: true})
 }
 
-func newBirthTree() *birthTree {
-	return btree.NewBTreeGOptions(func(a, b *birth) bool {
+func newCreationTree() *creationTree {
+	return btree.NewBTreeGOptions(func(a, b *creation) bool {
 		if c := bytes.Compare(a.directory(), b.directory()); c != 0 {
 			return c < 0
 		}
@@ -90,6 +90,6 @@ func newBirthTree() *birthTree {
 	}, btree.Options{Degree: treeDegree, NoLocks: true})
 }
 
-func newBirth(it *item) *birth {
-	return &birth{key: it.key, create: it.create, dir: len(keys.Directory(it.key))}
+func newCreation(it *item) *creation {
+	return &creation{key: it.key, create: it.create, dir: len(keys.Directory(it.key))}
 }

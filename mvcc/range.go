@@ -13,7 +13,7 @@ import (
 
 // found is the outcome of looking for the versions that a request names.
 type found struct {
-	// items is in key order, but for answers by birth. It may be scratch of the
+	// items is in key order, but for answers by creation. It may be scratch of the
 	// reader.
 	items []*item
 	// count is the number of keys in the span, whatever was left out.
@@ -64,8 +64,8 @@ func (r *reader) find(ctx context.Context, req *pb.RangeRequest) (found, error) 
 		return r.findPast(ctx, span, rev, req)
 	case req.CountOnly:
 		return found{count: r.count(span)}, nil
-	case byBirth(req, span):
-		return found{items: r.firstBorn(span.Start, req), count: r.count(span)}, nil
+	case byCreation(req, span):
+		return found{items: r.firstCreated(span.Start, req), count: r.count(span)}, nil
 	}
 	return r.findCurrent(ctx, span, rangeLimit(req))
 }

@@ -16,10 +16,10 @@ import (
 // reader answers range requests from a pair of trees: a View's published ones,
 // or the working ones of a Writer. It belongs to one goroutine.
 type reader struct {
-	db     *pebble.DB
-	layout layout
-	cur    *tree
-	births *birthTree
+	db        *pebble.DB
+	layout    layout
+	cur       *tree
+	creations *creationTree
 	// rev is the newest revision to be seen and compact the oldest.
 	rev, compact int64
 	// floor is the revision below which requests find no history: compact, or what
@@ -36,11 +36,11 @@ type reader struct {
 	// Scratch: the outcome of looking for one key, probes for searching the
 	// trees, where the last search in cur ended (the next one is often for the
 	// same key), and a storage key.
-	one   [1]*item
-	probe item
-	birth birth
-	hint  btree.PathHint
-	buf   []byte
+	one      [1]*item
+	probe    item
+	creation creation
+	hint     btree.PathHint
+	buf      []byte
 }
 
 // get returns the current version of key, or nil.

@@ -18,10 +18,10 @@ type Store struct {
 	db     *pebble.DB
 	layout layout
 
-	// cur and births are the working trees. They belong to the applying
+	// cur and creations are the working trees. They belong to the applying
 	// goroutine, which publishes copies of them.
-	cur    *tree
-	births *birthTree
+	cur       *tree
+	creations *creationTree
 	// live is the logical size of the versions in cur.
 	live int64
 
@@ -44,10 +44,10 @@ type state struct {
 	resolved int64
 	// base is the revision of the newest change up to compact that there ever
 	// was: whoever has seen it has missed nothing by compaction.
-	base   int64
-	cur    *tree
-	births *birthTree
-	live   int64
+	base      int64
+	cur       *tree
+	creations *creationTree
+	live      int64
 	// generation is the store's when the state was published.
 	generation uint64
 	epoch      *epoch
@@ -101,7 +101,7 @@ func (s *Store) Reload() error {
 
 // install makes st, which load returned, the store's state.
 func (s *Store) install(st *state) {
-	s.cur, s.births, s.live = st.cur.Copy(), st.births.Copy(), st.live
+	s.cur, s.creations, s.live = st.cur.Copy(), st.creations.Copy(), st.live
 	s.sweep.reset(st.epoch)
 	s.state.Store(st)
 }
@@ -110,7 +110,7 @@ func (s *Store) install(st *state) {
 func (s *Store) load() (*state, error) {
 	st := &state{
 		applied: applied{rev: 1, compact: -1},
-		cur:     newTree(), births: newBirthTree(), generation: s.generation.Load(),
+		cur:     newTree(), creations: newCreationTree(), generation: s.generation.Load(),
 	}
 	if err := readMeta(s.db, s.layout.meta(metaApplied), &st.rev, &st.compact, &st.added); err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (s *Store) loadCurrent(st *state) (err error) {
 			it.value = bytes.Clone(rec.value)
 		}
 		st.cur.Load(&it)
-		st.births.Set(newBirth(&it))
+		st.creations.Set(newCreation(&it))
 		st.live += it.bytes()
 	}
 	return iter.Error()

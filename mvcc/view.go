@@ -21,7 +21,7 @@ type View struct {
 func (s *Store) View() *View {
 	st := s.pin()
 	return &View{s: s, st: st, pinned: st, reader: reader{
-		db: s.db, layout: s.layout, cur: st.cur, births: st.births, rev: st.rev, top: st.rev, compact: st.compact, floor: st.compact,
+		db: s.db, layout: s.layout, cur: st.cur, creations: st.creations, rev: st.rev, top: st.rev, compact: st.compact, floor: st.compact,
 		counters: &s.counters,
 	}}
 }

@@ -101,7 +101,7 @@ func (s *Store) NewWriter(b *pebble.Batch, leases Leases) *Writer {
 	w := &Writer{s: s, batch: b, leases: leases, added: st.added, live: s.live, base: st.base}
 	w.pending.base = st.rev
 	w.reader = reader{
-		db: s.db, layout: s.layout, cur: s.cur, births: s.births,
+		db: s.db, layout: s.layout, cur: s.cur, creations: s.creations,
 		rev: st.rev, top: st.rev, compact: st.compact, floor: st.compact,
 		pending: &w.pending, counters: &s.counters,
 	}
@@ -210,13 +210,13 @@ func (w *Writer) index(it, old *item) {
 	}
 	if it.dead {
 		w.cur.DeleteHint(it, &w.hint)
-		w.births.Delete(newBirth(old))
+		w.creations.Delete(newCreation(old))
 		return
 	}
 	w.live += it.bytes()
 	w.cur.SetHint(it, &w.hint)
 	if old == nil {
-		w.births.Set(newBirth(it))
+		w.creations.Set(newCreation(it))
 	}
 }
 
@@ -289,11 +289,11 @@ func (w *Writer) Publish() {
 	old := s.state.Load()
 	st := &state{
 		applied: applied{rev: w.rev, compact: w.compact, added: w.added}, base: w.base,
-		cur: old.cur, births: old.births, live: w.live,
+		cur: old.cur, creations: old.creations, live: w.live,
 		generation: old.generation, epoch: old.epoch,
 	}
 	if len(w.pending.changes) > 0 {
-		st.cur, st.births = s.cur.Copy(), s.births.Copy()
+		st.cur, st.creations = s.cur.Copy(), s.creations.Copy()
 	}
 	if st.compact != old.compact {
 		st.epoch = &epoch{compact: st.compact}

@@ -107,7 +107,7 @@ func (r *dataRun) reshape(s Shape) error {
 	return nil
 }
 
-// setShape takes over a shape. Commands before the birth are of a version that knew
+// setShape takes over a shape. Commands before the first shape are of a version that knew
 // no shapes, and whose one shard owned everything: leaders of this one wait for it.
 func (r *dataRun) setShape(s Shape) {
 	r.shape = s

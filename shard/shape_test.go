@@ -14,7 +14,7 @@ import (
 )
 
 // Logs of versions that knew no shapes begin with the commands of a shard that owns
-// everything. They apply as they did then; what is new waits for the birth.
+// everything. They apply as they did then; what is new waits for the first shape.
 func TestLogWithoutBirth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newDataCluster(t, 1)
@@ -45,14 +45,14 @@ func TestLogWithoutBirth(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := nd.data.Write(ctx, KindPut, &pb.PutRequest{Key: []byte("k")}); !errors.Is(err, raft.ErrNotLeader) {
-			t.Errorf("put before the birth: %v", err)
+			t.Errorf("put before the first shape: %v", err)
 		}
 		if _, err := nd.data.WriteGuarded(ctx, &Guard{}, KindPut, &pb.PutRequest{Key: []byte("k")}); !errors.Is(err, raft.ErrNotLeader) {
-			t.Errorf("guarded put before the birth: %v", err)
+			t.Errorf("guarded put before the first shape: %v", err)
 		}
 		c.shape(nd)
 		if rev := nd.put(t, "l", 7); rev != 3 {
-			t.Errorf("put after the birth at revision %d", rev)
+			t.Errorf("put after the first shape at revision %d", rev)
 		}
 	})
 }

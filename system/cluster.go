@@ -133,7 +133,7 @@ var (
 )
 
 // newBootstrap describes a cluster of one data shard more than there are splits,
-// with a replica of each on every node. Several shards are born into an order.
+// with a replica of each on every node. Several shards are ordered from the start.
 func newBootstrap(nodes []NodeRecord, members map[uint64]uint64, splits [][]byte) (bootstrap, error) {
 	var seed [8]byte
 	if _, err := rand.Read(seed[:]); err != nil {

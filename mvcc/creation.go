@@ -9,23 +9,23 @@ import (
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
-// byBirth reports whether the index of births answers a request for the current
+// byCreation reports whether the index of creations answers a request for the current
 // revision: the first or last created keys of a directory and what lies below.
 // A limit must keep the answer short, else sorting is cheaper.
-func byBirth(req *pb.RangeRequest, span keys.Span) bool {
+func byCreation(req *pb.RangeRequest, span keys.Span) bool {
 	return req.SortTarget == pb.RangeRequest_CREATE && req.SortOrder != pb.RangeRequest_NONE &&
-		req.Limit > 0 && req.Limit <= maxBirthLimit &&
+		req.Limit > 0 && req.Limit <= maxCreationLimit &&
 		bytes.HasSuffix(span.Start, []byte{'/'}) && span.IsPrefix()
 }
 
-const maxBirthLimit = 16
+const maxCreationLimit = 16
 
-// firstBorn returns the first (or last, in descending order) created keys below
+// firstCreated returns the first (or last, in descending order) created keys below
 // directory dir that pass the request's filters, one more than its limit if
 // there are as many. It visits dir and each directory below it, and in each
 // only the keys it returns, unless a filter on mod revisions drops them.
-func (r *reader) firstBorn(dir []byte, req *pb.RangeRequest) []*item {
-	c := birthCollector{r: r, req: req, want: int(req.Limit) + 1, desc: req.SortOrder == pb.RangeRequest_DESCEND}
+func (r *reader) firstCreated(dir []byte, req *pb.RangeRequest) []*item {
+	c := creationCollector{r: r, req: req, want: int(req.Limit) + 1, desc: req.SortOrder == pb.RangeRequest_DESCEND}
 	for at, ok := r.nextDirectory(dir, dir); ok; at, ok = r.nextDirectory(dir, keys.Next(at)) {
 		if c.desc {
 			c.descend(at)
@@ -39,16 +39,16 @@ func (r *reader) firstBorn(dir []byte, req *pb.RangeRequest) []*item {
 // nextDirectory returns the lowest directory that holds a key itself, is not
 // below from, and begins with prefix.
 func (r *reader) nextDirectory(prefix, from []byte) (dir []byte, ok bool) {
-	r.birth = birth{key: from, dir: len(from), create: math.MinInt64}
-	r.births.Ascend(&r.birth, func(b *birth) bool {
+	r.creation = creation{key: from, dir: len(from), create: math.MinInt64}
+	r.creations.Ascend(&r.creation, func(b *creation) bool {
 		dir = b.directory()
 		return false
 	})
 	return dir, dir != nil && bytes.HasPrefix(dir, prefix)
 }
 
-// birthCollector merges the births of several directories.
-type birthCollector struct {
+// creationCollector merges the creations of several directories.
+type creationCollector struct {
 	r    *reader
 	req  *pb.RangeRequest
 	desc bool
@@ -58,9 +58,9 @@ type birthCollector struct {
 	best []*item
 }
 
-// offer adds the key of b where it belongs. It reports whether a later birth of
+// offer adds the key of b where it belongs. It reports whether a later creation of
 // the same directory can still be among the best.
-func (c *birthCollector) offer(b *birth) bool {
+func (c *creationCollector) offer(b *creation) bool {
 	if c.req.MinCreateRevision != 0 && b.create < c.req.MinCreateRevision {
 		return !c.desc
 	}
@@ -68,7 +68,7 @@ func (c *birthCollector) offer(b *birth) bool {
 		return c.desc
 	}
 	if len(c.best) == c.want && !c.precedes(b, c.best[c.want-1]) {
-		// In descending order births with one create revision come in
+		// In descending order creations with one create revision come in
 		// descending key order: one that is too late says nothing of the next.
 		return c.desc && b.create == c.best[c.want-1].create
 	}
@@ -89,31 +89,31 @@ func (c *birthCollector) offer(b *birth) bool {
 }
 
 // precedes reports whether b comes before it in the order of the request.
-func (c *birthCollector) precedes(b *birth, it *item) bool {
+func (c *creationCollector) precedes(b *creation, it *item) bool {
 	if b.create != it.create {
 		return b.create < it.create != c.desc
 	}
 	return bytes.Compare(b.key, it.key) < 0
 }
 
-func (c *birthCollector) ascend(dir []byte) {
-	c.r.birth = birth{key: dir, dir: len(dir), create: math.MinInt64}
+func (c *creationCollector) ascend(dir []byte) {
+	c.r.creation = creation{key: dir, dir: len(dir), create: math.MinInt64}
 	if c.req.MinCreateRevision != 0 {
-		c.r.birth.create = c.req.MinCreateRevision
+		c.r.creation.create = c.req.MinCreateRevision
 	}
-	c.r.births.Ascend(&c.r.birth, func(b *birth) bool {
+	c.r.creations.Ascend(&c.r.creation, func(b *creation) bool {
 		return bytes.Equal(b.directory(), dir) && c.offer(b)
 	})
 }
 
-func (c *birthCollector) descend(dir []byte) {
-	// The probe lies above the births that count: its create revision is one
+func (c *creationCollector) descend(dir []byte) {
+	// The probe lies above the creations that count: its create revision is one
 	// higher, and no key is shorter than its directory.
-	c.r.birth = birth{key: dir, dir: len(dir), create: math.MaxInt64}
+	c.r.creation = creation{key: dir, dir: len(dir), create: math.MaxInt64}
 	if m := c.req.MaxCreateRevision; m != 0 && m != math.MaxInt64 {
-		c.r.birth.create = m + 1
+		c.r.creation.create = m + 1
 	}
-	c.r.births.Descend(&c.r.birth, func(b *birth) bool {
+	c.r.creations.Descend(&c.r.creation, func(b *creation) bool {
 		if c.req.MaxCreateRevision != 0 && b.create > c.req.MaxCreateRevision {
 			return true
 		}
