@@ -122,9 +122,9 @@ func (g *gate) require(ctx context.Context, needs need) error {
 	return err
 }
 
-// required is require. still checks again that what was checked holds: what was read before
+// required is require. recheck checks again that what was checked holds: what was read before
 // it is the caller's to hear.
-func (g *gate) required(ctx context.Context, needs need) (still func() error, err error) {
+func (g *gate) required(ctx context.Context, needs need) (recheck func() error, err error) {
 	users, id, err := g.identify(ctx)
 	if err == nil {
 		err = needs.holds(users, id)
@@ -132,7 +132,7 @@ func (g *gate) required(ctx context.Context, needs need) (still func() error, er
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	still = func() error {
+	recheck = func() error {
 		if !needs.newest {
 			return nil
 		}
@@ -141,7 +141,7 @@ func (g *gate) required(ctx context.Context, needs need) (still func() error, er
 		}
 		return nil
 	}
-	return still, still()
+	return recheck, recheck()
 }
 
 // errUnproved says that nothing tells against users, and that nobody was there to prove them.

@@ -25,7 +25,7 @@ const (
 // file first.
 func (s *maintenanceService) Snapshot(_ *pb.SnapshotRequest, stream pb.Maintenance_SnapshotServer) error {
 	ctx := stream.Context()
-	still, err := s.gate.required(ctx, needRoot)
+	recheck, err := s.gate.required(ctx, needRoot)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (s *maintenanceService) Snapshot(_ *pb.SnapshotRequest, stream pb.Maintenan
 	}
 	size, err := s.spoolSnapshot(ctx, f)
 	if err == nil {
-		err = still()
+		err = recheck()
 	}
 	if err == nil {
 		err = sendSnapshot(f, size, stream)

@@ -271,7 +271,7 @@ func (c *cluster) shape(nd *testNode) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := nd.data.GiveShape(ctx, Shape{Owned: keys.NewSet(keys.Span{})}); err != nil && !errors.Is(err, raft.ErrNotLeader) {
-		c.t.Logf("bear: %v", err)
+		c.t.Logf("give shape: %v", err)
 	}
 }
 

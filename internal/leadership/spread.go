@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// spreadEvery is how often a node looks whether it leads too many shards. It hands
+	// spreadInterval is how often a node checks whether it leads too many shards. It hands
 	// one over at a time.
-	spreadEvery = time.Second
+	spreadInterval = time.Second
 	// handoversAtOnce is how many shards a node that stops hands over side by side.
 	handoversAtOnce = 2
 	// handoverElections is how many election timeouts one change of leader is waited for.
@@ -28,15 +28,15 @@ const (
 	maxHandoverLag = 500
 	// appliedElections is how many election timeouts another node has to say how far it is.
 	appliedElections = 2
-	// firstRest is how long a node that did not take over is left alone. Each further time
-	// it is twice as long, up to longestRest.
-	firstRest   = 5 * time.Second
-	longestRest = time.Minute
+	// firstBackoff is how long a node that did not take over is left alone. Each further time
+	// it is twice as long, up to longestBackoff.
+	firstBackoff   = 5 * time.Second
+	longestBackoff = time.Minute
 )
 
-// rests are the nodes that are offered no leadership for a while, since they did not take
+// backoff holds the nodes that are offered no leadership for a while, since they did not take
 // over what they were offered last. Who offers is served by nobody meanwhile.
-type rests struct {
+type backoff struct {
 	mu sync.Mutex
 	// until and last say for each such node when that ends, and how long it takes;
 	// protected by mu.
@@ -45,26 +45,26 @@ type rests struct {
 }
 
 // offered notes what came of an offer to a node.
-func (r *rests) offered(node uint64, taken bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (b *backoff) offered(node uint64, taken bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if taken {
-		delete(r.until, node)
-		delete(r.last, node)
+		delete(b.until, node)
+		delete(b.last, node)
 		return
 	}
-	if r.until == nil {
-		r.until, r.last = make(map[uint64]time.Time), make(map[uint64]time.Duration)
+	if b.until == nil {
+		b.until, b.last = make(map[uint64]time.Time), make(map[uint64]time.Duration)
 	}
-	r.last[node] = min(max(2*r.last[node], firstRest), longestRest)
-	r.until[node] = time.Now().Add(r.last[node])
+	b.last[node] = min(max(2*b.last[node], firstBackoff), longestBackoff)
+	b.until[node] = time.Now().Add(b.last[node])
 }
 
-// rests reports whether a node is to be left alone.
-func (r *rests) rests(node uint64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return time.Now().Before(r.until[node])
+// active reports whether a node is to be left alone.
+func (b *backoff) active(node uint64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return time.Now().Before(b.until[node])
 }
 
 // Config says what a Spreader spreads, and how it reaches other nodes.
@@ -92,7 +92,7 @@ type Config struct {
 // what this node leads before it stops.
 type Spreader struct {
 	c       Config
-	resting rests
+	backoff backoff
 
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -105,7 +105,7 @@ func NewSpreader(c Config) *Spreader { return &Spreader{c: c, stop: func() {}} }
 func (s *Spreader) Start() {
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
-	s.wg.Go(func() { every(ctx, spreadEvery, func() { s.spread(ctx) }) })
+	s.wg.Go(func() { every(ctx, spreadInterval, func() { s.spread(ctx) }) })
 }
 
 // Close ends that.
@@ -142,7 +142,7 @@ func (s *Spreader) spread(ctx context.Context) {
 		return // somebody is being elected
 	}
 	// Whether a node is fit is asked only of the one that would get the leadership.
-	fit := slices.DeleteFunc(slices.Clone(s.c.Nodes), s.resting.rests)
+	fit := slices.DeleteFunc(slices.Clone(s.c.Nodes), s.backoff.active)
 	for {
 		h, ok := placement.NextHandover(s.c.Self, leads, fit)
 		if !ok {
@@ -182,7 +182,7 @@ func (s *Spreader) offer(ctx context.Context, r *raft.Replica, node uint64) bool
 	err := r.HandOver(ctx, s.c.ReplicaOf(r.ShardID(), node), func(ctx context.Context) (uint64, error) {
 		return s.c.Applied(ctx, node, r.ShardID())
 	})
-	s.resting.offered(node, err == nil)
+	s.backoff.offered(node, err == nil)
 	if err != nil {
 		s.c.Log.Debug("leadership was not handed over", slog.Uint64("shard", r.ShardID()), slog.Any("error", err))
 	}
@@ -246,7 +246,7 @@ func (s *Spreader) others(count map[uint64]int) []uint64 {
 // handOver hands one leadership to the first of some nodes that can take it.
 func (s *Spreader) handOver(ctx context.Context, r *raft.Replica, to []uint64) bool {
 	for range handoverAttempts {
-		slices.SortStableFunc(to, func(a, b uint64) int { return rank(s.resting.rests(a)) - rank(s.resting.rests(b)) })
+		slices.SortStableFunc(to, func(a, b uint64) int { return rank(s.backoff.active(a)) - rank(s.backoff.active(b)) })
 		for _, node := range to {
 			if ctx.Err() != nil {
 				return false

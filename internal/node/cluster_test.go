@@ -348,9 +348,9 @@ func TestStrangersStopNobody(t *testing.T) {
 	for _, clustered := range []bool{false, true} {
 		machine := empty
 		if clustered {
-			machine = n.roster.system
+			machine = n.membership.system
 		}
-		r := &roster{self: 1, first: first, system: machine, refusals: make(map[uint64]bool)}
+		r := &membership{self: 1, first: first, system: machine, refusals: make(map[uint64]bool)}
 		var err error
 		for _, node := range []uint64{2, 3} {
 			err = r.refused(&peer.RefusedError{Node: node, Kind: peer.RefusedCluster})

@@ -34,7 +34,7 @@ func (n *Node) serveEarly(ctx context.Context, o *Options) (end func() error) {
 }
 
 func (n *Node) awaitEarly(ctx context.Context, o *Options) error {
-	t := time.NewTicker(max(earlyElections*o.Config.ElectionTimeout, lookEvery))
+	t := time.NewTicker(max(earlyElections*o.Config.ElectionTimeout, shapePoll))
 	defer t.Stop()
 	for {
 		select {

@@ -15,14 +15,14 @@ import (
 	"github.com/latchkey-db/latchkey/system"
 )
 
-// journalEvery is the time between two looks at who leads the data shards.
-const journalEvery = time.Second
+// journalInterval is how often the journal reads who leads the data shards.
+const journalInterval = time.Second
 
 // leading is who leads a shard: node is 0 while nobody does.
 type leading struct{ node, term uint64 }
 
 // journal logs what happens to the cluster as this node sees it: elections, nodes that
-// join, changes of users and roles, alarms. Of several changes between two looks it tells
+// join, changes of users and roles, alarms. Of several changes between two readings it tells
 // what has become of them.
 type journal struct {
 	log *slog.Logger
@@ -37,7 +37,7 @@ type journal struct {
 	wg     sync.WaitGroup
 	cancel context.CancelFunc
 
-	// What was seen last; only run looks at it.
+	// What was seen last; only run uses it.
 	seen    *system.State
 	led     leading
 	leaders map[uint64]uint64
@@ -74,13 +74,13 @@ func (j *journal) close() {
 }
 
 func (j *journal) run(ctx context.Context) {
-	t := time.NewTicker(journalEvery)
+	t := time.NewTicker(journalInterval)
 	defer t.Stop()
 	for {
 		state, changed := j.state()
 		led, until := j.leader()
-		j.lookAtState(state)
-		j.lookAtLeader(led)
+		j.logState(state)
+		j.logLeader(led)
 		replaced := until.Done()
 		if until.Err() != nil {
 			replaced = nil // of a replica that has stopped there is no news
@@ -89,10 +89,10 @@ func (j *journal) run(ctx context.Context) {
 		case <-changed:
 		case <-replaced:
 		case <-t.C:
-			j.lookAtData(j.data())
+			j.logData(j.data())
 		case <-ctx.Done():
 			state, _ = j.state()
-			j.lookAtState(state)
+			j.logState(state)
 			return
 		}
 	}
@@ -106,7 +106,7 @@ func (j *journal) node(id uint64) slog.Attr {
 	return slog.Group("node", slog.String("name", j.seen.Nodes[id].Name), slog.String("id", fmt.Sprintf("%x", id)))
 }
 
-func (j *journal) lookAtLeader(led leading) {
+func (j *journal) logLeader(led leading) {
 	was := j.led
 	j.led = led
 	switch {
@@ -118,9 +118,9 @@ func (j *journal) lookAtLeader(led leading) {
 	}
 }
 
-// lookAtData compares the leaders of data shards. One that is missed for a moment is not
+// logData compares the leaders of data shards. One that is missed for a moment is not
 // told of.
-func (j *journal) lookAtData(leaders map[uint64]uint64) {
+func (j *journal) logData(leaders map[uint64]uint64) {
 	was := j.leaders
 	j.leaders = maps.Clone(was)
 	if was == nil {
@@ -144,7 +144,7 @@ func (j *journal) lookAtData(leaders map[uint64]uint64) {
 	}
 }
 
-func (j *journal) lookAtState(state *system.State) {
+func (j *journal) logState(state *system.State) {
 	was := j.seen
 	j.seen = state
 	if was == nil {
@@ -172,11 +172,11 @@ func (j *journal) lookAtState(state *system.State) {
 		}
 	}
 	if state.Auth.Enabled != was.Auth.Enabled || state.Auth.Revision != was.Auth.Revision {
-		j.lookAtUsers(was.Auth, state.Auth)
+		j.logUsers(was.Auth, state.Auth)
 	}
 }
 
-func (j *journal) lookAtUsers(was, now *auth.State) {
+func (j *journal) logUsers(was, now *auth.State) {
 	if now.Enabled != was.Enabled {
 		j.log.Info("auth switched", slog.Bool("on", now.Enabled))
 	}

@@ -99,7 +99,7 @@ func TestJournal(t *testing.T) {
 		tick := func() {
 			synctest.Wait()
 			for range 3 {
-				time.Sleep(journalEvery) // of the bubble
+				time.Sleep(journalInterval) // of the bubble
 			}
 			synctest.Wait()
 		}
@@ -155,7 +155,7 @@ func TestJournalBegins(t *testing.T) {
 	j := &journal{log: slog.New(slog.NewTextHandler(&out, nil))}
 	users := auth.New()
 	users.Revision, users.Users = 7, map[string]*auth.User{"u": {Name: "u"}}
-	j.lookAtState(&system.State{
+	j.logState(&system.State{
 		Nodes: map[uint64]system.NodeRecord{1: {ID: 1, Name: "n1", Instance: "a"}}, Auth: users,
 		Alarms: []system.AlarmRecord{{Member: 1, Type: pb.AlarmType_CORRUPT}},
 	})

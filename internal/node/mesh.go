@@ -40,8 +40,8 @@ func firstNodes(c *config.Config) []datadir.Member {
 	return nodes
 }
 
-// roster is what a node knows of the cluster's nodes, and who may talk to it.
-type roster struct {
+// membership is what a node knows of the cluster's nodes, and who may talk to it.
+type membership struct {
 	self uint64
 	// first are the cluster's first nodes by id. The place of a node, from 1, is the id of
 	// its replicas.
@@ -61,7 +61,7 @@ func replicaOf(first []datadir.Member, node uint64) uint64 {
 }
 
 // members returns the first nodes by the ids of their replicas.
-func (r *roster) members() map[uint64]uint64 {
+func (r *membership) members() map[uint64]uint64 {
 	members := make(map[uint64]uint64, len(r.first))
 	for i, m := range r.first {
 		members[uint64(i)+1] = m.ID
@@ -70,7 +70,7 @@ func (r *roster) members() map[uint64]uint64 {
 }
 
 // nodes returns the first nodes' ids, in the order of those of their replicas.
-func (r *roster) nodes() []uint64 {
+func (r *membership) nodes() []uint64 {
 	nodes := make([]uint64, 0, len(r.first))
 	for _, m := range r.first {
 		nodes = append(nodes, m.ID)
@@ -79,7 +79,7 @@ func (r *roster) nodes() []uint64 {
 }
 
 // hosts returns the NodeHostIDs of the hosts of a name by node.
-func (r *roster) hosts(name string) map[uint64]string {
+func (r *membership) hosts(name string) map[uint64]string {
 	hosts := make(map[uint64]string, len(r.first))
 	for _, m := range r.first {
 		hosts[m.ID] = nodeHostID(name, m.ID)
@@ -89,7 +89,7 @@ func (r *roster) hosts(name string) map[uint64]string {
 
 // urls returns where a node is reached: where the cluster says, and before there is one
 // where the flags say.
-func (r *roster) urls(node uint64) []string {
+func (r *membership) urls(node uint64) []string {
 	if known, ok := r.system.State().Nodes[node]; ok {
 		return known.PeerURLs
 	}
@@ -101,7 +101,7 @@ func (r *roster) urls(node uint64) []string {
 
 // admit judges another node. A node that was announced with another data directory is
 // turned away for good: it may have voted, and does not know it any more.
-func (r *roster) admit(h peer.Hello) error {
+func (r *membership) admit(h peer.Hello) error {
 	state := r.system.State()
 	known, ok := state.Nodes[h.Node]
 	if !ok && (state.Cluster.ID != 0 || replicaOf(r.first, h.Node) == 0) {
@@ -117,7 +117,7 @@ func (r *roster) admit(h peer.Hello) error {
 // is no hope: it says so for good, or so many take this node for one of another cluster
 // that the rest is no quorum. A node that knows its cluster knows its secret: there, who can't
 // prove to know it too is somebody else at another node's address.
-func (r *roster) refused(e *peer.RefusedError) error {
+func (r *membership) refused(e *peer.RefusedError) error {
 	if !e.Proved && r.system.State().Cluster.ID != 0 {
 		return nil
 	}
@@ -150,7 +150,7 @@ func (n *Node) openMesh(o *Options) error {
 	if err != nil {
 		return err
 	}
-	n.roster = &roster{self: id.NodeID, first: first, system: machine, refusals: make(map[uint64]bool)}
+	n.membership = &membership{self: id.NodeID, first: first, system: machine, refusals: make(map[uint64]bool)}
 	if len(first) == 1 {
 		return nil
 	}
@@ -165,16 +165,16 @@ func (n *Node) openMesh(o *Options) error {
 		return err
 	}
 	p := &peers{node: n}
-	p.succession = leadership.NewSuccession(id.NodeID, n.roster.nodes(), o.Config.HeartbeatInterval, o.Config.ElectionTimeout,
+	p.succession = leadership.NewSuccession(id.NodeID, n.membership.nodes(), o.Config.HeartbeatInterval, o.Config.ElectionTimeout,
 		func(ctx context.Context, node, missing uint64) (bool, error) {
 			return remote.Missed(ctx, p.mesh, node, missing)
 		})
 	p.mesh = peer.New(peer.Config{
 		Secret: []byte(id.PeerSecret), Node: id.NodeID, Instance: id.Instance,
 		ClusterID: func() uint64 { return machine.State().Cluster.ID },
-		URLs:      n.roster.urls, Admit: n.roster.admit,
+		URLs:      n.membership.urls, Admit: n.membership.admit,
 		Refused: func(e *peer.RefusedError) {
-			if err := n.roster.refused(e); err != nil {
+			if err := n.membership.refused(e); err != nil {
 				n.fail(err)
 			}
 		},
@@ -234,8 +234,8 @@ func listenPeers(c *config.Config) ([]listener, error) {
 // unreached names the nodes that this one has no connection to.
 func (n *Node) unreached() []string {
 	var names []string
-	for _, m := range n.roster.first {
-		if m.ID != n.roster.self && !n.others.reached(m.ID) {
+	for _, m := range n.membership.first {
+		if m.ID != n.membership.self && !n.others.reached(m.ID) {
 			names = append(names, m.Name)
 		}
 	}

@@ -61,17 +61,17 @@ type Node struct {
 	log       *slog.Logger
 	listeners []listener
 	// tls is what secure listeners serve with, nil where there is none.
-	tls     *tls.Config
-	dir     *datadir.Dir
-	state   *pebble.DB
-	roster  *roster
-	others  others
-	system  *raft.Host
-	data    *raft.Host
-	shards  map[uint64]*shard.Data
-	cluster *system.Cluster
-	tokens  auth.Tokens
-	router  *router.Router
+	tls        *tls.Config
+	dir        *datadir.Dir
+	state      *pebble.DB
+	membership *membership
+	others     others
+	system     *raft.Host
+	data       *raft.Host
+	shards     map[uint64]*shard.Data
+	cluster    *system.Cluster
+	tokens     auth.Tokens
+	router     *router.Router
 	// server is there, and serves, when the node has joined its cluster, or has waited for a
 	// quorum for long.
 	server *api.Server
@@ -365,7 +365,7 @@ func (n *Node) openServer(o *Options) error {
 	if err := n.metrics.follow(n.cluster, n.shards); err != nil {
 		return err
 	}
-	if err := n.metrics.know(n.roster.self, n.roster.first, n.others.reached); err != nil {
+	if err := n.metrics.know(n.membership.self, n.membership.first, n.others.reached); err != nil {
 		return err
 	}
 	view := services{Router: n.router, node: n}

@@ -88,7 +88,7 @@ var _ others = (*peers)(nil)
 
 func (p *peers) connectHost(h *raft.HostConfig, c *config.Config) {
 	h.Tick, h.ElectionTicks = c.HeartbeatInterval, uint64(c.ElectionTimeout/c.HeartbeatInterval)
-	h.Wire = newWire(p.mesh.Wire(h.Name), p.node.roster.hosts(h.Name), p.succession.Heard, p.node.diskStuck)
+	h.Wire = newWire(p.mesh.Wire(h.Name), p.node.membership.hosts(h.Name), p.succession.Heard, p.node.diskStuck)
 }
 
 func (p *peers) connectSystem(c *system.Config) {
@@ -118,8 +118,8 @@ func (p *peers) leaders() router.Leaders {
 		data[id] = d.Replica()
 	}
 	p.spreader = leadership.NewSpreader(leadership.Config{
-		Self: n.roster.self, Nodes: n.roster.nodes(), System: n.cluster.Replica(), Data: data,
-		NodeOf: nodeOf, ReplicaOf: func(_, node uint64) uint64 { return replicaOf(n.roster.first, node) },
+		Self: n.membership.self, Nodes: n.membership.nodes(), System: n.cluster.Replica(), Data: data,
+		NodeOf: nodeOf, ReplicaOf: func(_, node uint64) uint64 { return replicaOf(n.membership.first, node) },
 		Applied: found.Applied, Release: n.cluster.Release, Election: n.electionTimeout, Log: n.log,
 	})
 	return found

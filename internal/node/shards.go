@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// sayEvery is how often a node that waits says so.
-	sayEvery = 10 * time.Second
-	// lookEvery is how often it looks whether a shard has its shape.
-	lookEvery = 5 * time.Millisecond
+	// waitLogInterval is how often a node that waits says so.
+	waitLogInterval = 10 * time.Second
+	// shapePoll is how often it checks whether a shard has its shape.
+	shapePoll = 5 * time.Millisecond
 )
 
 // openShards starts the system shard, makes the cluster if there is none, and starts
@@ -63,14 +63,14 @@ func (n *Node) answerAll() {
 // openSystem starts the system shard's replica.
 func (n *Node) openSystem(o *Options) error {
 	id := n.dir.Identity()
-	members := n.roster.members()
-	if n.roster.system.State().Cluster.ID == 0 {
-		if err := nodesChanged(o.Config.DataDir, n.roster.first, firstNodes(o.Config)); err != nil {
+	members := n.membership.members()
+	if n.membership.system.State().Cluster.ID == 0 {
+		if err := nodesChanged(o.Config.DataDir, n.membership.first, firstNodes(o.Config)); err != nil {
 			return err
 		}
 	}
 	c := system.Config{
-		Host: n.system, Machine: n.roster.system, Self: id.NodeID, ReplicaID: replicaOf(n.roster.first, id.NodeID),
+		Host: n.system, Machine: n.membership.system, Self: id.NodeID, ReplicaID: replicaOf(n.membership.first, id.NodeID),
 		Members: members, Targets: targets("system", members), Timeout: requestTimeout(o.Config),
 	}
 	n.others.connectSystem(&c)
@@ -97,9 +97,9 @@ func (n *Node) sayWaiting(ctx context.Context) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		every(ctx, sayEvery, func() {
+		every(ctx, waitLogInterval, func() {
 			n.log.Warn("waiting for a quorum of the cluster's nodes",
-				slog.Int("nodes", len(n.roster.first)), slog.Any("unreached", n.unreached()))
+				slog.Int("nodes", len(n.membership.first)), slog.Any("unreached", n.unreached()))
 		})
 	}()
 	return func() {
@@ -134,7 +134,7 @@ func (n *Node) join(ctx context.Context, o *Options) (*system.State, error) {
 func (n *Node) record(o *Options) system.NodeRecord {
 	id := n.dir.Identity()
 	return system.NodeRecord{
-		ID: id.NodeID, Name: o.Config.Name, PeerURLs: n.roster.urls(id.NodeID),
+		ID: id.NodeID, Name: o.Config.Name, PeerURLs: n.membership.urls(id.NodeID),
 		ClientURLs: sortedURLs(o.Config.AdvertiseClientURLs), Instance: id.Instance,
 	}
 }
@@ -142,8 +142,8 @@ func (n *Node) record(o *Options) system.NodeRecord {
 // records are the cluster's first nodes; the others have not said anything of
 // themselves.
 func (n *Node) records(self system.NodeRecord) []system.NodeRecord {
-	all := make([]system.NodeRecord, 0, len(n.roster.first))
-	for _, m := range n.roster.first {
+	all := make([]system.NodeRecord, 0, len(n.membership.first))
+	for _, m := range n.membership.first {
 		r := system.NodeRecord{ID: m.ID, Name: m.Name, PeerURLs: m.PeerURLs}
 		if m.ID == self.ID {
 			r = self
@@ -156,7 +156,7 @@ func (n *Node) records(self system.NodeRecord) []system.NodeRecord {
 // openShard starts a data shard's replica, if there is one here.
 func (n *Node) openShard(h system.ShardRecord) error {
 	for replicaID, nodeID := range h.Replicas {
-		if nodeID != n.roster.self {
+		if nodeID != n.membership.self {
 			continue
 		}
 		d, err := shard.Start(n.data, shard.DataConfig{
@@ -178,7 +178,7 @@ func (n *Node) awaitShards(ctx context.Context, state *system.State) error {
 	for {
 		ready := true
 		for id, d := range n.shards {
-			ok, err := bear(ctx, d, shard.Shape{Ordered: state.Order.Begun, Owned: state.Map.Owned(id)}, 4*n.electionTimeout)
+			ok, err := giveShape(ctx, d, shard.Shape{Ordered: state.Order.Begun, Owned: state.Map.Owned(id)}, 4*n.electionTimeout)
 			if err != nil {
 				return fmt.Errorf("give shard %d its shape: %w", id, err)
 			}
@@ -187,7 +187,7 @@ func (n *Node) awaitShards(ctx context.Context, state *system.State) error {
 		if ready {
 			return nil
 		}
-		t := time.NewTimer(lookEvery)
+		t := time.NewTimer(shapePoll)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -197,9 +197,9 @@ func (n *Node) awaitShards(ctx context.Context, state *system.State) error {
 	}
 }
 
-// takeFirstShape gives a shard its first shape, if this node leads it, and reports whether it has
+// giveShape gives a shard its first shape, if this node leads it, and reports whether it has
 // one and a leader. An attempt takes no longer than within.
-func bear(ctx context.Context, d *shard.Data, shape shard.Shape, within time.Duration) (ready bool, err error) {
+func giveShape(ctx context.Context, d *shard.Data, shape shard.Shape, within time.Duration) (ready bool, err error) {
 	leader, serving := d.Replica().Leader().ReplicaID, d.Replica().Serving() != 0
 	if d.Shape().HasShape() {
 		return serving || leader != 0 && leader != d.Replica().ReplicaID(), nil
@@ -211,7 +211,7 @@ func bear(ctx context.Context, d *shard.Data, shape shard.Shape, within time.Dur
 	defer cancel()
 	err = d.GiveShape(ctx, shape)
 	if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrNotApplied) || errors.Is(err, raft.ErrTimeout) {
-		err = nil // the next look tells
+		err = nil // the next attempt tells
 	}
 	return false, err
 }

@@ -55,12 +55,12 @@ type verifier struct {
 func newVerifier(p *peers) *verifier {
 	n := p.node
 	return &verifier{
-		self: n.roster.self, nodes: n.roster.nodes(), shards: n.shards, ask: (&remote.Leaders{Mesh: p.mesh}).Fingerprint, alarms: n.cluster.Alarms,
+		self: n.membership.self, nodes: n.membership.nodes(), shards: n.shards, ask: (&remote.Leaders{Mesh: p.mesh}).Fingerprint, alarms: n.cluster.Alarms,
 		raise: func(ctx context.Context, member uint64) error {
 			_, err := n.cluster.RaiseAlarm(ctx, member, pb.AlarmType_CORRUPT)
 			return err
 		},
-		leads: func() bool { return n.cluster.Leader() == n.roster.self },
+		leads: func() bool { return n.cluster.Leader() == n.membership.self },
 		log:   n.log, stop: func() {},
 	}
 }
@@ -267,7 +267,7 @@ func (v *verifier) compareAll(ctx context.Context, id uint64) (sums map[uint64]u
 
 func (p *peers) suspect() bool {
 	for _, a := range p.node.cluster.State().Alarms {
-		if a.Type == pb.AlarmType_CORRUPT && (a.Member == p.node.roster.self || a.Member == wholeCluster) {
+		if a.Type == pb.AlarmType_CORRUPT && (a.Member == p.node.membership.self || a.Member == wholeCluster) {
 			return true
 		}
 	}
