@@ -115,7 +115,7 @@ type NodeStatus struct {
 }
 
 // ErrNotMoved is returned for a member that did not take over the leadership in time.
-var ErrNotMoved = errors.New("the leadership was not taken over in time")
+var ErrNotMoved = errors.New("api: the leadership was not taken over in time")
 
 // Maintenance is the node's own business: state, hashes, backup.
 type Maintenance interface {

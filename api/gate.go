@@ -145,7 +145,7 @@ func (g *gate) required(ctx context.Context, needs need) (recheck func() error, 
 }
 
 // errUnproved says that nothing tells against users, and that nobody was there to prove them.
-var errUnproved = errors.New("api: users and roles are not proved to be the newest")
+var errUnproved = errors.New("users and roles are not proved to be the newest")
 
 // prove checks a call again that users let pass, until they are proved to be the newest.
 func (g *gate) prove(ctx context.Context, users *auth.State, holds func(*auth.State, auth.Identity) error) error {

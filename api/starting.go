@@ -34,7 +34,7 @@ func Starting(metrics prometheus.Gatherer, log *slog.Logger) (http.Handler, erro
 func (s *Server) Handler(t Traffic) (http.Handler, error) {
 	h := s.http[t]
 	if h == nil {
-		return nil, fmt.Errorf("api: traffic %d has no HTTP", t)
+		return nil, fmt.Errorf("serve HTTP: traffic %d has none", t)
 	}
 	return h.Handler, nil
 }

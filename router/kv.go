@@ -287,7 +287,7 @@ func writeOnce[Response interface{ GetHeader() *pb.ResponseHeader }](ctx context
 	}
 	resp, ok = result.(Response)
 	if !ok {
-		return resp, fmt.Errorf("router: command answered %T", result)
+		return resp, fmt.Errorf("write: the command answered %T", result)
 	}
 	r.noteShown(resp.GetHeader())
 	return resp, nil

@@ -22,7 +22,7 @@ var ErrSeveralShards = errors.New("router: the keys of the call lie on several s
 
 // errUnplaced is returned when the map names no shard, or one that has no
 // replica here.
-var errUnplaced = errors.New("router: no shard of this node owns the key")
+var errUnplaced = errors.New("no shard of this node owns the key")
 
 // System is what the router asks of the system shard's state on this node. system.Cluster
 // implements it.

@@ -134,7 +134,7 @@ func (r *Router) readings(spans []keys.Span) ([]reading, error) {
 }
 
 // errMoved says that the shards have moved on under a view.
-var errMoved = errors.New("router: the shards have moved on")
+var errMoved = errors.New("the shards have moved on")
 
 func (r *Router) openViewOnce(ctx context.Context, reads []reading, f fresh) (*view, error) {
 	if len(reads) == 1 && !reads[0].d.Shape().Ordered {
@@ -247,7 +247,7 @@ func (r *Router) openResolved(ctx context.Context, reads []reading, rev int64) (
 
 // errNoLeader says that a shard has had no leader for a while, as on a node that has lost its
 // majority. It is served what the node holds of it, or nothing.
-var errNoLeader = errors.New("router: a shard has no leader")
+var errNoLeader = errors.New("a shard has no leader")
 
 // awaitLed waits until the shards of reads have leaders, for a third of what a call may
 // take.

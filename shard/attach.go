@@ -154,7 +154,7 @@ func (d *Data) Register(ctx context.Context, id int64, shardID uint64) (uint64, 
 	}
 	incarnation, ok := result.(uint64)
 	if !ok {
-		return 0, fmt.Errorf("shard: registration answered %T", result)
+		return 0, fmt.Errorf("register lease: the command answered %T", result)
 	}
 	return incarnation, nil
 }

@@ -125,11 +125,11 @@ func sameNode(a, b NodeRecord) bool {
 var (
 	// ErrSplits is returned for a node whose cluster was made with other splits than it
 	// is started with.
-	ErrSplits = errors.New("placement: the cluster was made with other splits")
+	ErrSplits = errors.New("the cluster was made with other splits")
 	// ErrInstance is returned for a node that was a member with another data directory.
-	ErrInstance = errors.New("placement: the node was a member with another data directory")
+	ErrInstance = errors.New("the node was a member with another data directory")
 	// ErrNotMember is returned for a node that the cluster does not know.
-	ErrNotMember = errors.New("placement: the node is no member of the cluster")
+	ErrNotMember = errors.New("the node is no member of the cluster")
 )
 
 // newBootstrap describes a cluster of one data shard more than there are splits,

@@ -224,7 +224,7 @@ func (c *Cluster) raise(ctx context.Context, limit int64) error {
 }
 
 // ErrTooOld is what a compaction hears that is not above the last.
-var ErrTooOld = errors.New("placement: the revision has been compacted already")
+var ErrTooOld = errors.New("system: the revision has been compacted already")
 
 // Compact makes rev the compaction revision and reports whether it was above the
 // last one. The caller has seen to it that rev was handed out.

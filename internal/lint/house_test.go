@@ -107,7 +107,7 @@ func sources(t *testing.T) []*source {
 }
 
 // rules are what every file is held against. Each returns its faults.
-var rules = []func(*source) []string{tooLong, goroutines, misspelt, clocks, wallClocks, statusErrors, advice}
+var rules = []func(*source) []string{tooLong, goroutines, misspelt, clocks, wallClocks, statusErrors, advice, sentinels}
 
 // tooLong finds files that should be two.
 func tooLong(s *source) []string {
@@ -257,6 +257,74 @@ func statusErrors(s *source) []string {
 	return uses(s, "google.golang.org/grpc/status", statusNames, "makes a gRPC status with status.")
 }
 
+// forOperators lists, by package, the exported errors that end a node or keep it from
+// starting: the operator reads them as they are.
+var forOperators = map[string]string{
+	"internal/datadir": "*", "internal/node": "*", "internal/raftlog": "ErrDamaged", "internal/raft": "ErrDisagree",
+	"internal/keys": "ErrNewer", "system": "Err[SIN]*",
+}
+
+// sentinels finds errors that other packages meet and that don't begin with the name of
+// theirs, and others that do.
+func sentinels(s *source) []string {
+	if s.test() {
+		return nil
+	}
+	var faults []string
+	for _, d := range s.file.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok || g.Tok != token.VAR {
+			continue
+		}
+		for _, spec := range g.Specs {
+			v, ok := spec.(*ast.ValueSpec)
+			if !ok || len(v.Values) != 1 {
+				continue
+			}
+			text, ok := newError(v.Values[0])
+			if !ok {
+				continue
+			}
+			name := v.Names[0].Name
+			plain := !ast.IsExported(name) || matchesAny([]string{forOperators[s.folder()]}, name)
+			if prefix := s.prefix(); strings.HasPrefix(text, prefix) == plain {
+				faults = append(faults, fmt.Sprintf("%s: %s begins with %q: %t", s.at(v), name, prefix, plain))
+			}
+		}
+	}
+	return faults
+}
+
+// prefix is what errors that other packages compare begin with: the package's name, or that of
+// the one that it is internal to.
+func (s *source) prefix() string {
+	if outer, _, ok := strings.Cut(s.folder(), "/internal/"); ok {
+		return path.Base(outer) + ": "
+	}
+	return s.file.Name.Name + ": "
+}
+
+// newError returns the text of an error that errors.New makes.
+func newError(e ast.Expr) (text string, ok bool) {
+	call, ok := e.(*ast.CallExpr)
+	if !ok || len(call.Args) != 1 {
+		return "", false
+	}
+	fn, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || fn.Sel.Name != "New" {
+		return "", false
+	}
+	if pkg, ok := fn.X.(*ast.Ident); !ok || pkg.Name != "errors" {
+		return "", false
+	}
+	lit, ok := call.Args[0].(*ast.BasicLit)
+	if !ok {
+		return "", false
+	}
+	text, err := strconv.Unquote(lit.Value)
+	return text, err == nil
+}
+
 func matchesAny(patterns []string, name string) bool {
 	for _, p := range patterns {
 		if ok, err := path.Match(p, name); err == nil && ok {
@@ -347,6 +415,10 @@ func TestRulesFindFaults(t *testing.T) {
 		},
 		{"api/kv.go", "package api\nimport \"google.golang.org/grpc/status\"\nvar x = status.Code\n", ""},
 		{"api/a.go", "package api\n\nvar x = \"remove the member and add it anew\"\n", "api/a.go:3 advises what can't be done yet"},
+		{"mvcc/a.go", "package mvcc\nvar ErrA = errors.New(\"mvcc: a\")\nvar errB = errors.New(\"b\")\n", ""},
+		{"mvcc/a.go", "package mvcc\nvar ErrA = errors.New(\"a\")\n", `mvcc/a.go:2: ErrA begins with "mvcc: ": false`},
+		{"mvcc/a.go", "package mvcc\nvar errA = errors.New(\"mvcc: a\")\n", `mvcc/a.go:2: errA begins with "mvcc: ": true`},
+		{"internal/raft/a.go", "package raft\nvar ErrDisagree = errors.New(\"a\")\n", ""},
 	} {
 		s, err := parseSource(tc.name, []byte(tc.text))
 		if err != nil {

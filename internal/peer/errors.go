@@ -15,16 +15,16 @@ var (
 	// ErrBarred is what Config.Admit wraps for a node that will never be admitted as it is.
 	ErrBarred = errors.New("peer: the node is barred")
 
-	errClosed      = errors.New("peer: closed")
-	errSilent      = errors.New("peer: the other node is silent")
-	errSlow        = errors.New("peer: the handshake took too long")
-	errNoListener  = errors.New("peer: nobody listens there")
-	errUnknown     = errors.New("peer: no address of the node is known")
-	errStream      = errors.New("peer: malformed message")
-	errNoTLS       = errors.New("peer: this node was started without certificates for other nodes")
-	errProtocol    = errors.New("peer: the other side speaks another protocol")
-	errNotAdmitted = errors.New("peer: the other side was not let in")
-	errChunk       = errors.New("peer: the other node refused the snapshot")
+	errClosed      = errors.New("closed")
+	errSilent      = errors.New("the other node is silent")
+	errSlow        = errors.New("the handshake took too long")
+	errNoListener  = errors.New("nobody listens there")
+	errUnknown     = errors.New("no address of the node is known")
+	errStream      = errors.New("malformed message")
+	errNoTLS       = errors.New("this node was started without certificates for other nodes")
+	errProtocol    = errors.New("the other side speaks another protocol")
+	errNotAdmitted = errors.New("the other side was not let in")
+	errChunk       = errors.New("the other node refused the snapshot")
 )
 
 // RefusalKind says why a node was not let in.

@@ -6,20 +6,20 @@ import "errors"
 var (
 	// ErrTimeout is returned when a command was handed to Raft and its outcome
 	// is unknown: it may have been applied, and may yet be.
-	ErrTimeout = errors.New("shard: outcome unknown")
+	ErrTimeout = errors.New("raft: outcome unknown")
 	// ErrNotLeader is returned when this replica does not lead the shard, or no
 	// longer leads it in the term that the call was aimed at. Nothing was
 	// applied and nothing will be.
-	ErrNotLeader = errors.New("shard: not leader")
+	ErrNotLeader = errors.New("raft: not leader")
 	// ErrNotApplied is returned when a command certainly was not applied and
 	// never will be. The origin may send it again under a new id.
-	ErrNotApplied = errors.New("shard: not applied")
+	ErrNotApplied = errors.New("raft: not applied")
 	// ErrStopped is returned when the replica has been closed.
-	ErrStopped = errors.New("shard: stopped")
+	ErrStopped = errors.New("raft: stopped")
 	// ErrTooManyRequests is returned when the replica's queue is full. Nothing
 	// was proposed.
-	ErrTooManyRequests = errors.New("shard: too many requests")
+	ErrTooManyRequests = errors.New("raft: too many requests")
 	// ErrRequestTooLarge is returned for a command whose payload exceeds
 	// MaxPayload. Nothing was proposed.
-	ErrRequestTooLarge = errors.New("shard: request too large")
+	ErrRequestTooLarge = errors.New("raft: request too large")
 )

@@ -16,7 +16,7 @@ const (
 )
 
 // ErrNotTaken is returned for a leadership that another replica can't take over now.
-var ErrNotTaken = errors.New("shard: the other replica does not take over")
+var ErrNotTaken = errors.New("raft: the other replica does not take over")
 
 // Transfer has this replica, if it leads, hand over to another. It does not wait, and
 // nothing may come of it.

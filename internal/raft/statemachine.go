@@ -15,7 +15,7 @@ import (
 
 // errNoLookup is returned for dragonboat's own reads: the machines have read
 // sides of their own.
-var errNoLookup = errors.New("shard: state is not read through Raft")
+var errNoLookup = errors.New("state is not read through Raft")
 
 // stateMachine is a replica's state as dragonboat drives it: it keeps the rules
 // of terms and batch numbers and leaves the commands to the machine.

@@ -73,7 +73,7 @@ func failedAnswer(err error) []byte {
 	return append([]byte{code}, err.Error()...)
 }
 
-var errMalformed = errors.New("remote: malformed message")
+var errMalformed = errors.New("malformed message")
 
 // failure is an error of another node that is not one of those that callers tell apart.
 type failure struct{ text string }
