@@ -21,12 +21,12 @@ const (
 	inheritedSilence = 5 * time.Second
 )
 
-// Standing is what a renewal found.
-type Standing uint8
+// Status is what a renewal found.
+type Status uint8
 
 const (
 	// Unknown says that there is no such lease.
-	Unknown Standing = iota + 1
+	Unknown Status = iota + 1
 	// Live says that the lease was renewed.
 	Live
 	// Aged says that the lease was renewed, but that a remainder may be in the
@@ -38,7 +38,7 @@ const (
 )
 
 // String returns the standing as a word.
-func (s Standing) String() string {
+func (s Status) String() string {
 	switch s {
 	case Unknown:
 		return "unknown"
@@ -54,7 +54,7 @@ func (s Standing) String() string {
 
 // Renewal is the answer to Renew.
 type Renewal struct {
-	Standing Standing
+	Status Status
 	// Mark names the remainder that an Aged lease has in the log, for Fresh.
 	Mark uint32
 }
@@ -178,15 +178,15 @@ func (c *Clock) Renew(now time.Duration, id int64) Renewal {
 	t, ok := c.timers[id]
 	switch {
 	case !ok:
-		return Renewal{Standing: Unknown}
+		return Renewal{Status: Unknown}
 	case t.ending:
-		return Renewal{Standing: Ending}
+		return Renewal{Status: Ending}
 	}
 	c.renew(now, t)
 	if t.aged {
-		return Renewal{Standing: Aged, Mark: t.mark}
+		return Renewal{Status: Aged, Mark: t.mark}
 	}
-	return Renewal{Standing: Live}
+	return Renewal{Status: Live}
 }
 
 // Fresh says that "fresh" was applied for lease id. mark is what Renew returned

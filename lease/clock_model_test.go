@@ -122,16 +122,16 @@ func TestClockModel(t *testing.T) {
 			},
 			"renew": func(t *rapid.T) {
 				id, l := lease(t)
-				want := Renewal{Standing: Unknown}
+				want := Renewal{Status: Unknown}
 				switch {
 				case l == nil:
 				case l.ending:
-					want.Standing = Ending
+					want.Status = Ending
 				default:
 					m.renew(now, l)
-					want.Standing = Live
+					want.Status = Live
 					if l.aged {
-						want = Renewal{Standing: Aged, Mark: l.mark}
+						want = Renewal{Status: Aged, Mark: l.mark}
 					}
 				}
 				if got := c.Renew(now, id); got != want {

@@ -58,8 +58,8 @@ func (h *clockHarness) run(t *testing.T, d *datadriven.TestData) string {
 		h.clock.Grant(h.now, h.id(d), ttl)
 	case "renew":
 		r := h.clock.Renew(h.now, h.id(d))
-		fmt.Fprint(&out, r.Standing)
-		if r.Standing == Aged {
+		fmt.Fprint(&out, r.Status)
+		if r.Status == Aged {
 			fmt.Fprintf(&out, " mark=%d", r.Mark)
 		}
 		fmt.Fprintln(&out)
@@ -182,8 +182,8 @@ func TestClockStallKeepsRenewedLease(t *testing.T) {
 			}
 			if now-sent >= period {
 				sent = now
-				if r := c.Renew(now, 1); r.Standing != Live {
-					t.Fatalf("stall from %v: renewal at %v found the lease %v", from, now, r.Standing)
+				if r := c.Renew(now, 1); r.Status != Live {
+					t.Fatalf("stall from %v: renewal at %v found the lease %v", from, now, r.Status)
 				}
 			}
 		}

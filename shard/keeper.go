@@ -260,7 +260,7 @@ func (d *Data) Renew(ctx context.Context, id int64) (int64, error) {
 			return 0, raft.ErrNotLeader
 		}
 		d.replica.Stall("renewed")
-		switch n.Standing {
+		switch n.Status {
 		case lease.Ending:
 			select {
 			case <-n.settled:
@@ -290,7 +290,7 @@ func (d *Data) Renew(ctx context.Context, id int64) (int64, error) {
 		if !ok {
 			return 0, nil
 		}
-		if n.Standing == lease.Unknown {
+		if n.Status == lease.Unknown {
 			continue // granted between the clock's answer and the proof
 		}
 		d.observer.LeaseRenewed()

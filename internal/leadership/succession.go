@@ -25,15 +25,15 @@ const settleFactor = 4
 //   - a node that lost one shard because it was silent is not waited for in the others:
 //     a majority has missed it for an election timeout already.
 //
-// Standing for election is safe at any time; a mistake costs a change of leader. Not all
+// Status for election is safe at any time; a mistake costs a change of leader. Not all
 // may stand at once, since each would vote for itself: nodes take turns, in an order
 // that differs from shard to shard and spreads the leaders.
 type Succession struct {
 	self uint64
 	// nodes are those of the cluster. The place of a node, from 1, is the id of its replicas.
 	nodes []uint64
-	// beat is Raft's heartbeat, and election the shortest timeout of an election.
-	beat, election time.Duration
+	// heartbeat is Raft's heartbeat, and election the shortest timeout of an election.
+	heartbeat, election time.Duration
 	// unheard counts, for each other node, this node's own heartbeats since something was
 	// heard of it. A process that stood still counts none.
 	unheard map[uint64]*atomic.Int64
@@ -64,12 +64,12 @@ type Candidate interface {
 }
 
 // NewSuccession returns the succession of the node self. ask asks a node whether it misses
-// another, beat is Raft's heartbeat, and election the shortest timeout of an election.
-func NewSuccession(self uint64, nodes []uint64, beat, election time.Duration,
+// another, heartbeat is Raft's heartbeat, and election the shortest timeout of an election.
+func NewSuccession(self uint64, nodes []uint64, heartbeat, election time.Duration,
 	ask func(ctx context.Context, node, missing uint64) (bool, error),
 ) *Succession {
 	s := &Succession{
-		self: self, nodes: nodes, beat: beat, election: election, ask: ask, stop: func() {},
+		self: self, nodes: nodes, heartbeat: heartbeat, election: election, ask: ask, stop: func() {},
 		unheard: make(map[uint64]*atomic.Int64), gaveUp: make(map[uint64]time.Time), last: make(map[uint64]uint64),
 	}
 	for _, n := range nodes {
@@ -94,7 +94,7 @@ func (s *Succession) Start(replicas []Candidate) {
 	s.mu.Unlock()
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
-	s.wg.Go(func() { every(ctx, s.beat, func() { s.count(ctx) }) })
+	s.wg.Go(func() { every(ctx, s.heartbeat, func() { s.count(ctx) }) })
 	for _, r := range replicas {
 		s.wg.Go(func() { s.follow(ctx, r) })
 	}
@@ -183,7 +183,7 @@ func (s *Succession) inquire(ctx context.Context, node uint64) {
 // silent reports whether nothing has been heard of a node for a time.
 func (s *Succession) silent(node uint64, within time.Duration) bool {
 	n := s.unheard[node]
-	return n != nil && time.Duration(n.Load())*s.beat >= within
+	return n != nil && time.Duration(n.Load())*s.heartbeat >= within
 }
 
 // follow keeps who leads a shard, and gives a node up that lost it and was silent for half an

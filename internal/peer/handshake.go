@@ -20,7 +20,7 @@ import (
 //	                            protocol it speaks, a nonce
 //	called  challenge           who it is, a nonce; proved
 //	caller  greeting            its data directory, what the stream is for; proved
-//	called  verdict             its data directory, or why the caller is not let in; proved
+//	called  decision            its data directory, or why the caller is not let in; proved
 //
 // A proof is the HMAC-SHA256, by the cluster's secret, of who speaks as what and of all that
 // both have said so far: ids, nonces and the message itself. So it is of no use on any other
@@ -43,9 +43,9 @@ const (
 type role string
 
 const (
-	asCalled  role = "called"
-	asCaller  role = "caller"
-	asVerdict role = "verdict"
+	asCalled   role = "called"
+	asCaller   role = "caller"
+	asDecision role = "verdict"
 )
 
 // opening is the first message of a handshake. It is not proved.
@@ -207,12 +207,12 @@ func (m *Mesh) call(conn net.Conn, g greeting) error {
 	if err := h.prove(asCaller, &g); err != nil {
 		return err
 	}
-	var v verdict
-	if proved, err = h.receiveProved(asVerdict, &v); err != nil {
+	var v decision
+	if proved, err = h.receiveProved(asDecision, &v); err != nil {
 		return err
 	}
 	if !proved {
-		return fmt.Errorf("%w: a verdict without a proof", errStream)
+		return fmt.Errorf("%w: a decision without a proof", errStream)
 	}
 	return m.meet(g.To, &v)
 }
@@ -246,17 +246,17 @@ func (m *Mesh) answer(conn net.Conn) (*greeting, error) {
 	if err != nil {
 		return nil, err
 	}
-	refusal = &verdict{Refused: RefusedCluster, Text: anotherToken}
+	refusal = &decision{Refused: RefusedCluster, Text: anotherToken}
 	if proved {
 		refusal = m.judge(&o, &g)
 	}
 	if refusal == nil && !m.enter(o.Node) {
-		refusal = &verdict{Refused: RefusedOther, Text: fmt.Sprintf("it has more than %d streams", maxStreams)}
+		refusal = &decision{Refused: RefusedOther, Text: fmt.Sprintf("it has more than %d streams", maxStreams)}
 	}
 	if refusal != nil {
-		return nil, errors.Join(notAdmitted(refusal), h.prove(asVerdict, refusal))
+		return nil, errors.Join(notAdmitted(refusal), h.prove(asDecision, refusal))
 	}
-	if err := h.prove(asVerdict, &verdict{Hello: m.hello()}); err != nil {
+	if err := h.prove(asDecision, &decision{Hello: m.hello()}); err != nil {
 		m.leave(o.Node)
 		return nil, err
 	}
@@ -264,4 +264,4 @@ func (m *Mesh) answer(conn net.Conn) (*greeting, error) {
 }
 
 // notAdmitted returns what a handshake ends with that let nobody in.
-func notAdmitted(v *verdict) error { return fmt.Errorf("%w: %s", errNotAdmitted, v.Text) }
+func notAdmitted(v *decision) error { return fmt.Errorf("%w: %s", errNotAdmitted, v.Text) }

@@ -70,8 +70,8 @@ type greeting struct {
 	Host string `json:"host,omitempty"`
 }
 
-// verdict answers a greeting.
-type verdict struct {
+// decision answers a greeting.
+type decision struct {
 	Hello
 	// Refused is empty for a node that is let in.
 	Refused RefusalKind `json:"refused,omitempty"`
@@ -91,12 +91,12 @@ func (m *Mesh) hello() Hello {
 	return Hello{Cluster: m.cfg.ClusterID(), Node: m.cfg.Node, Instance: m.cfg.Instance}
 }
 
-func refuse(kind RefusalKind, format string, args ...any) *verdict {
-	return &verdict{Refused: kind, Text: fmt.Sprintf(format, args...)}
+func refuse(kind RefusalKind, format string, args ...any) *decision {
+	return &decision{Refused: kind, Text: fmt.Sprintf(format, args...)}
 }
 
 // judgeOpening returns why a caller that has proved nothing may not go on, nil if it may.
-func (m *Mesh) judgeOpening(o *opening) *verdict {
+func (m *Mesh) judgeOpening(o *opening) *decision {
 	if spoken.common(o.versions) == 0 {
 		return refuse(RefusedOther, "it speaks %v of the protocol between nodes, this node speaks %v", o.versions, spoken)
 	}
@@ -105,7 +105,7 @@ func (m *Mesh) judgeOpening(o *opening) *verdict {
 
 // judge returns why the sender of a greeting, who has proved to know the secret, is not let
 // in, nil if it is.
-func (m *Mesh) judge(o *opening, g *greeting) *verdict {
+func (m *Mesh) judge(o *opening, g *greeting) *decision {
 	cluster := m.cfg.ClusterID()
 	switch {
 	case g.Cluster != 0 && cluster != 0 && g.Cluster != cluster:
@@ -129,7 +129,7 @@ func (m *Mesh) judge(o *opening, g *greeting) *verdict {
 
 // fits returns why nothing here serves a stream of the greeting's purpose, nil if something
 // does.
-func (m *Mesh) fits(g *greeting) *verdict {
+func (m *Mesh) fits(g *greeting) *decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch g.Purpose {
@@ -144,8 +144,8 @@ func (m *Mesh) fits(g *greeting) *verdict {
 	return refuse(RefusedOther, "purpose %q is not known", g.Purpose)
 }
 
-// meet judges the verdict of the node that was to be reached, which has proved itself.
-func (m *Mesh) meet(node uint64, v *verdict) error {
+// meet judges the decision of the node that was to be reached, which has proved itself.
+func (m *Mesh) meet(node uint64, v *decision) error {
 	if v.Refused != "" {
 		return &RefusedError{Node: node, Kind: v.Refused, Text: v.Text, Proved: true}
 	}

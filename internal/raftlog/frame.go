@@ -71,10 +71,10 @@ func readFrame(data []byte, at int64, id uint64) (frame, bool) {
 	}, true
 }
 
-// findWitness returns the offset of a whole frame behind a broken one at offset broken which
+// findSynced returns the offset of a whole frame behind a broken one at offset broken which
 // shows that the broken one had been fsynced. Of a segment whose first frame is broken the id is
 // not known, so that any with its number counts.
-func findWitness(data []byte, broken int64, number, id uint64) (int64, bool) {
+func findSynced(data []byte, broken int64, number, id uint64) (int64, bool) {
 	for at := broken + frameAlign; at+frameHeader <= int64(len(data)); at += frameAlign {
 		found, ok := identify(data, at, number)
 		if !ok || broken > 0 && found != id {

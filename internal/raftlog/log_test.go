@@ -444,7 +444,7 @@ func TestValuesAreNoFrames(t *testing.T) {
 			t.Fatal("a torn frame is read")
 		}
 		// Who knows the id can make one: the test would see it.
-		if at, found := findWitness(data, int64(start), number, id); found != (guess == id) {
+		if at, found := findSynced(data, int64(start), number, id); found != (guess == id) {
 			t.Errorf("with the id guessed as %x, right is %x: taken for a frame at %d: %v", guess, uint64(id), at, found)
 		}
 	}

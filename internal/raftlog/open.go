@@ -173,7 +173,7 @@ func (l *Log) newest(numbers []uint64) (c content, begun bool, err error) {
 		if _, ok := readFrame(c.data, 0, c.id); ok && c.id>>randomBits == number {
 			return c, true, nil
 		}
-		at, damaged := findWitness(c.data, 0, number, c.id)
+		at, damaged := findSynced(c.data, 0, number, c.id)
 		if err := c.close(); err != nil {
 			return c, false, err
 		}
@@ -200,7 +200,7 @@ func (l *Log) replay(c content, length int64) error {
 			if length > 0 {
 				return fmt.Errorf("%w: %s has an unreadable record at offset %d of %d; %s", ErrDamaged, c.path, c.end, length, remedy)
 			}
-			if at, damaged := findWitness(c.data, c.end, c.number, c.id); damaged {
+			if at, damaged := findSynced(c.data, c.end, c.number, c.id); damaged {
 				return broken(c.path, c.end, at)
 			}
 			return nil
