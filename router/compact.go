@@ -47,7 +47,7 @@ func (r *Router) compactAlone(ctx context.Context, d *shard.Data, req *pb.Compac
 		if d.Shape().Ordered {
 			return errMoved
 		}
-		resp, err = writeOnce[*pb.CompactionResponse](ctx, r, at{d, l}, command{kind: shard.KindCompact, request: req})
+		resp, err = writeOnce[*pb.CompactionResponse](ctx, r, l, command{kind: shard.KindCompact, request: req})
 		return err
 	})
 	return resp, err

@@ -258,34 +258,19 @@ func (a access) command(kind shard.Kind, req proto.Message, leases ...int64) com
 // write puts a command through the log of d.
 func write[Response interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, r *Router, d *shard.Data, c command) (resp Response, err error) {
 	err = r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
-		resp, err = writeOnce[Response](ctx, r, at{d, l}, c)
+		resp, err = writeOnce[Response](ctx, r, l, c)
 		return err
 	})
 	return resp, err
 }
 
-// at is a shard and its leader.
-type at struct {
-	d      *shard.Data
-	leader Leader
-}
-
 // writeOnce has a leader put a command through the log.
-func writeOnce[Response interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, r *Router, at at, c command) (resp Response, err error) {
-	var result any
-	here, ok := at.leader.(*shard.Data)
-	switch {
-	case !ok:
-		result, err = at.d.WriteElsewhere(ctx, at.leader, c.guard, c.kind, c.request)
-	case c.guard != nil:
-		result, err = here.WriteGuarded(ctx, c.guard, c.kind, c.request)
-	default:
-		result, err = here.Write(ctx, c.kind, c.request)
-	}
+func writeOnce[Response interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, r *Router, l Leader, c command) (resp Response, err error) {
+	result, err := l.Write(ctx, c.guard, c.kind, c.request)
 	if err != nil {
 		return resp, c.access.refused(err)
 	}
-	resp, ok = result.(Response)
+	resp, ok := result.(Response)
 	if !ok {
 		return resp, fmt.Errorf("write: the command answered %T", result)
 	}

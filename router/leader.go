@@ -3,6 +3,8 @@ package router
 import (
 	"context"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
@@ -12,12 +14,13 @@ import (
 // Leader is what only the leader of a data shard can answer. A call is made once; one
 // that finds no leader, or that certainly did nothing, returns raft.ErrNotLeader or
 // raft.ErrNotApplied. The methods are those of shard.Data, which is this node's
-// leader. Writes go through this node's replica (write): it proposes them where it leads,
-// and else hands them to Forward and learns what came of them.
+// leader. What came of a write that was forwarded to another node this node's replica tells.
 type Leader interface {
 	leaseKeeper
 
-	Forward(ctx context.Context, s shard.Sent) error
+	// Write puts a request through the log. Errors are those of shard.Data, unless the outcome
+	// is unknown: then raft.ErrTimeout.
+	Write(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (result any, err error)
 	Confirm(ctx context.Context) (index uint64, err error)
 	Promise(ctx context.Context, rev int64, reads []keys.Span) (index uint64, err error)
 	Raise(ctx context.Context, f shard.Fence) (index uint64, err error)

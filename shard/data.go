@@ -169,14 +169,15 @@ func (d *Data) Replica() *raft.Replica { return d.replica }
 func (d *Data) Store() *mvcc.Store { return d.store }
 
 // Write puts one of etcd's requests through the log and returns etcd's answer to
-// it, whose header has the revision alone. Errors are those of Replica.Propose
-// and the rejections of mvcc and lease.
-func (d *Data) Write(ctx context.Context, kind Kind, request proto.Message) (any, error) {
+// it, whose header has the revision alone. g is nil for a request that is not
+// guarded. Errors are those of Replica.Propose, the rejections of mvcc and lease, and
+// for a guarded one ErrOutdated and ErrForbidden.
+func (d *Data) Write(ctx context.Context, g *Guard, kind Kind, request proto.Message) (any, error) {
 	payload, err := raft.EncodeRequest(request)
 	if err != nil {
 		return nil, err
 	}
-	o, err := d.submit(ctx, raft.Proposal{Kind: raft.Kind(kind), Payload: payload}, request, nil)
+	o, err := d.submit(ctx, raft.Proposal{Kind: raft.Kind(kind), Payload: payload}, request, g)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 
 func (nd *testNode) put(tb testing.TB, key string, id int64) int64 {
 	tb.Helper()
-	r, err := nd.data.Write(tb.Context(), KindPut, &pb.PutRequest{Key: []byte(key), Value: []byte("v"), Lease: id})
+	r, err := nd.data.Write(tb.Context(), nil, KindPut, &pb.PutRequest{Key: []byte(key), Value: []byte("v"), Lease: id})
 	if err != nil {
 		tb.Fatalf("put %s: %v", key, err)
 	}
@@ -28,7 +28,7 @@ func (nd *testNode) put(tb testing.TB, key string, id int64) int64 {
 
 func (nd *testNode) grant(tb testing.TB, id, ttl int64) {
 	tb.Helper()
-	if _, err := nd.data.Write(tb.Context(), KindLeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: ttl}); err != nil {
+	if _, err := nd.data.Write(tb.Context(), nil, KindLeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: ttl}); err != nil {
 		tb.Fatalf("grant %d: %v", id, err)
 	}
 }
@@ -128,7 +128,7 @@ func TestRenewalAgainstExpiry(t *testing.T) {
 				}
 				time.Sleep(5 * time.Millisecond)
 			}
-			if _, err := nd.data.Write(t.Context(), KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: 100 + round}); err != nil && !errors.Is(err, lease.ErrNotFound) {
+			if _, err := nd.data.Write(t.Context(), nil, KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: 100 + round}); err != nil && !errors.Is(err, lease.ErrNotFound) {
 				t.Fatal(err)
 			}
 		}
@@ -260,7 +260,7 @@ func TestDataComesWithASnapshot(t *testing.T) {
 		}
 		c.handOver(f)
 		c.leaderAmong(0, f)
-		if _, err := f.data.Write(t.Context(), KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: 7}); err != nil {
+		if _, err := f.data.Write(t.Context(), nil, KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: 7}); err != nil {
 			t.Fatal(err)
 		}
 		if n := f.count(t, "k/", "k0"); n != 1 {
@@ -286,7 +286,7 @@ func TestCompactionComesWithASnapshot(t *testing.T) {
 		a.data.sweeper.mu.Lock()
 		a.data.sweeper.running = true
 		a.data.sweeper.mu.Unlock()
-		if _, err := a.data.Write(t.Context(), KindCompact, &pb.CompactionRequest{Revision: rev}); err != nil {
+		if _, err := a.data.Write(t.Context(), nil, KindCompact, &pb.CompactionRequest{Revision: rev}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -321,7 +321,7 @@ func TestSweepGoesOnAfterReload(t *testing.T) {
 		rev := nd.put(t, "k", 0)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if _, err := nd.data.Write(ctx, KindCompact, &pb.CompactionRequest{Revision: rev}); err != nil {
+		if _, err := nd.data.Write(ctx, nil, KindCompact, &pb.CompactionRequest{Revision: rev}); err != nil {
 			t.Fatal(err)
 		}
 		if err := nd.data.AwaitSwept(ctx, rev); err != nil {

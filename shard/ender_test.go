@@ -51,7 +51,7 @@ func TestEndsPastADeadShard(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := nd.data.Write(t.Context(), KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: id}); err != nil {
+			if _, err := nd.data.Write(t.Context(), nil, KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: id}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -92,13 +92,13 @@ func TestManyEndsPastADeadShard(t *testing.T) {
 		const alive, dead, stuck, ends = 8, 9, 3000, 50
 		nd.data.Connect(deadShards{dead})
 		revoke := func(id int64, holder uint64) error {
-			if _, err := nd.data.Write(t.Context(), KindLeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: 1000}); err != nil {
+			if _, err := nd.data.Write(t.Context(), nil, KindLeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: 1000}); err != nil {
 				return err
 			}
 			if _, err := nd.data.Register(t.Context(), id, holder); err != nil {
 				return err
 			}
-			_, err := nd.data.Write(t.Context(), KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: id})
+			_, err := nd.data.Write(t.Context(), nil, KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: id})
 			return err
 		}
 		var g errgroup.Group

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
@@ -162,20 +161,6 @@ func (d *Data) Raise(ctx context.Context, f Fence) (index uint64, err error) {
 		return 0, err
 	}
 	return d.replica.Applied(), nil
-}
-
-// WriteGuarded is Write for a user's request. Errors are, beside those of Write,
-// ErrOutdated and ErrForbidden.
-func (d *Data) WriteGuarded(ctx context.Context, g *Guard, kind Kind, request proto.Message) (any, error) {
-	payload, err := raft.EncodeRequest(request)
-	if err != nil {
-		return nil, err
-	}
-	o, err := d.submit(ctx, raft.Proposal{Kind: raft.Kind(kind), Payload: payload}, request, g)
-	if err != nil {
-		return nil, err
-	}
-	return o.Result, o.Err
 }
 
 // guarded puts a guard, if there is one, before a command.

@@ -77,9 +77,9 @@ func (nd *testNode) sendAs(tb testing.TB, g Guard, kind Kind, request proto.Mess
 	tb.Helper()
 	var err error
 	if g.Epoch == 0 {
-		_, err = nd.data.Write(tb.Context(), kind, request)
+		_, err = nd.data.Write(tb.Context(), nil, kind, request)
 	} else {
-		_, err = nd.data.WriteGuarded(tb.Context(), &g, kind, request)
+		_, err = nd.data.Write(tb.Context(), &g, kind, request)
 	}
 	return err
 }

@@ -85,7 +85,7 @@ func TestObserverHearsOfEverything(t *testing.T) {
 		c, nd, o := observed(t)
 		defer c.close()
 		write := func(kind Kind, r proto.Message) error {
-			_, err := nd.data.Write(t.Context(), kind, r)
+			_, err := nd.data.Write(t.Context(), nil, kind, r)
 			return err
 		}
 		for _, step := range []struct {
@@ -97,7 +97,7 @@ func TestObserverHearsOfEverything(t *testing.T) {
 				"saved": 1, "bytes": 10, "committed": 1, "Put rejected=false": 1,
 			}},
 			{"guarded put", func() error {
-				_, err := nd.data.WriteGuarded(t.Context(), &Guard{}, KindPut, &pb.PutRequest{Key: []byte("k")})
+				_, err := nd.data.Write(t.Context(), &Guard{}, KindPut, &pb.PutRequest{Key: []byte("k")})
 				return err
 			}, map[string]int{"Put rejected=false": 1}},
 			{"delete", func() error { return write(KindDeleteRange, &pb.DeleteRangeRequest{Key: []byte("k")}) }, map[string]int{
@@ -168,7 +168,7 @@ func TestPendingAndFailed(t *testing.T) {
 	outcome := make(chan error, 1)
 	nd.r.Between(func() {
 		go func() {
-			_, err := nd.data.Write(ctx, KindPut, &pb.PutRequest{Key: []byte("k")})
+			_, err := nd.data.Write(ctx, nil, KindPut, &pb.PutRequest{Key: []byte("k")})
 			outcome <- err
 		}()
 		await(t, func() bool { return nd.r.Pending() == 1 })

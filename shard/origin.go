@@ -91,11 +91,11 @@ func (s *Sent) request() (proto.Message, error) {
 	return m, nil
 }
 
-// Forward puts a command of another node through the log. It returns nil when the command
+// WriteForwarded puts a command of another node through the log. It returns nil when the command
 // has applied here, whatever came of it: its origin hears that from its own replica.
 // ErrTimeout, ErrStopped and a context's error say that it may apply; any other
 // that it never will.
-func (d *Data) Forward(ctx context.Context, s Sent) error {
+func (d *Data) WriteForwarded(ctx context.Context, s Sent) error {
 	request, err := s.request()
 	if err != nil {
 		return err
@@ -107,22 +107,19 @@ func (d *Data) Forward(ctx context.Context, s Sent) error {
 	return err
 }
 
-// Forwarder is the leader of a shard on another node, as its origin sees it: what it returns is
-// what Data.Forward returns there, or says that the command was lost on the way.
-type Forwarder interface {
-	Forward(ctx context.Context, s Sent) error
-}
-
-// WriteElsewhere is WriteGuarded, without a guard Write, for a shard that another node leads.
-func (d *Data) WriteElsewhere(ctx context.Context, leader Forwarder, g *Guard, kind Kind, request proto.Message) (any, error) {
+// Forward is Write for a shard that another node leads, to which send hands the command. send
+// returns what WriteForwarded returns there, or says that the command was lost on the way.
+func (d *Data) Forward(
+	ctx context.Context, send func(context.Context, Sent) error, g *Guard, kind Kind, request proto.Message,
+) (any, error) {
 	payload, err := raft.EncodeRequest(request)
 	if err != nil {
 		return nil, err
 	}
 	var turned turnedAway
 	for {
-		result, err := d.replica.Elsewhere(ctx, func(ctx context.Context, id raft.CommandID, term uint64) error {
-			return leader.Forward(ctx, Sent{ID: id, Term: term, Guard: g, Kind: kind, Request: payload})
+		result, err := d.replica.Forward(ctx, func(ctx context.Context, id raft.CommandID, term uint64) error {
+			return send(ctx, Sent{ID: id, Term: term, Guard: g, Kind: kind, Request: payload})
 		})
 		if again, err := turned.again(err); !again {
 			return result, err

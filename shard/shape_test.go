@@ -44,10 +44,10 @@ func TestLogWithoutBirth(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := nd.data.Write(ctx, KindPut, &pb.PutRequest{Key: []byte("k")}); !errors.Is(err, raft.ErrNotLeader) {
+		if _, err := nd.data.Write(ctx, nil, KindPut, &pb.PutRequest{Key: []byte("k")}); !errors.Is(err, raft.ErrNotLeader) {
 			t.Errorf("put before the first shape: %v", err)
 		}
-		if _, err := nd.data.WriteGuarded(ctx, &Guard{}, KindPut, &pb.PutRequest{Key: []byte("k")}); !errors.Is(err, raft.ErrNotLeader) {
+		if _, err := nd.data.Write(ctx, &Guard{}, KindPut, &pb.PutRequest{Key: []byte("k")}); !errors.Is(err, raft.ErrNotLeader) {
 			t.Errorf("guarded put before the first shape: %v", err)
 		}
 		c.shape(nd)

@@ -158,10 +158,10 @@ func TestCheckedBeforeAChange(t *testing.T) {
 	c.change(revoke)
 	for _, d := range c.node.shards {
 		guard := &shard.Guard{Epoch: users.Epoch}
-		if _, err := d.WriteGuarded(t.Context(), guard, shard.KindPut, put); !errors.Is(err, shard.ErrOutdated) {
+		if _, err := d.Write(t.Context(), guard, shard.KindPut, put); !errors.Is(err, shard.ErrOutdated) {
 			t.Errorf("a write that was checked before: %v", err)
 		}
-		if _, err := d.Write(t.Context(), shard.KindPut, put); !errors.Is(err, shard.ErrOutdated) {
+		if _, err := d.Write(t.Context(), nil, shard.KindPut, put); !errors.Is(err, shard.ErrOutdated) {
 			t.Errorf("a write that was not checked: %v", err)
 		}
 	}

@@ -20,10 +20,10 @@ import (
 // So a leader that dies costs the client a pause and not an error, and what a node has
 // answered its own replica has applied.
 
-// Elsewhere has the leader on another node carry out a command and returns what
-// became of it. Errors are those of Submit. hand need not return before its context
-// ends.
-func (r *Replica) Elsewhere(ctx context.Context, hand func(context.Context, CommandID, uint64) error) (any, error) {
+// Forward has the leader on another node, to which send hands it, carry out a command and
+// returns what became of it. Errors are those of Submit. send need not return before its
+// context ends.
+func (r *Replica) Forward(ctx context.Context, send func(context.Context, CommandID, uint64) error) (any, error) {
 	id := r.host.nextID()
 	done := make(chan Outcome, 1)
 	term, err := r.expect(id, func(o Outcome) { done <- o })
@@ -32,23 +32,23 @@ func (r *Replica) Elsewhere(ctx context.Context, hand func(context.Context, Comm
 	}
 	defer r.forget(id)
 	// The leader's answer may come after the result, and is then not waited for.
-	handing, cancel := context.WithCancel(r.ctx)
-	handed := make(chan error, 1)
+	sending, cancel := context.WithCancel(r.ctx)
+	sent := make(chan error, 1)
 	go func() {
 		defer r.wg.Done()
 		defer cancel()
 		r.Stall("aimed")
-		handed <- hand(handing, id, term)
+		sent <- send(sending, id, term)
 	}()
 	for {
 		select {
 		case o := <-done:
 			return o.Result, o.Err
-		case err := <-handed:
+		case err := <-sent:
 			if err != nil && !unknown(err) {
 				return nil, err
 			}
-			handed = nil
+			sent = nil
 		case <-ctx.Done():
 			cancel()
 			r.observer.ProposalFailed()

@@ -72,7 +72,7 @@ func TestStallThenSlowRenewals(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			host, d := startData(t)
 			const id, ttl = 7, 5
-			if _, err := d.Write(t.Context(), shard.KindLeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: ttl}); err != nil {
+			if _, err := d.Write(t.Context(), nil, shard.KindLeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: ttl}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := d.Renew(t.Context(), id); err != nil {

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/router"
@@ -104,7 +106,7 @@ func (l *Leaders) Leader(shardID uint64) router.Leader {
 	if node == 0 {
 		return nil
 	}
-	return &leader{client: client{mesh: l.Mesh, node: node, over: over}, shardID: shardID}
+	return &leader{client: client{mesh: l.Mesh, node: node, over: over}, data: d}
 }
 
 // At returns the node that leads a shard, 0 if it is not known or is this one.
@@ -142,20 +144,26 @@ func (l *Leaders) Promise(ctx context.Context, node uint64, rev int64, shards []
 // leader is one shard's leader on another node.
 type leader struct {
 	client
-	shardID uint64
+	// data is this node's replica.
+	data *shard.Data
 }
 
 // call makes one call of a method of the shard.
 func (l *leader) call(ctx context.Context, repeatable bool, method byte, args func(dst []byte) []byte) (reader, error) {
-	request := binary.AppendUvarint([]byte{method}, l.shardID)
+	request := binary.AppendUvarint([]byte{method}, l.data.Replica().ShardID())
 	if args != nil {
 		request = args(request)
 	}
 	return l.roundTrip(ctx, repeatable, request)
 }
 
-// Forward puts a command of this node through the leader's log.
-func (l *leader) Forward(ctx context.Context, s shard.Sent) error {
+// Write puts a request through the leader's log. What came of it this node's replica tells.
+func (l *leader) Write(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (any, error) {
+	return l.data.Forward(ctx, l.forward, g, kind, request)
+}
+
+// forward hands a command of this node to the leader.
+func (l *leader) forward(ctx context.Context, s shard.Sent) error {
 	_, err := l.call(ctx, false, methodForward, s.Append)
 	return err
 }

@@ -180,7 +180,7 @@ var dataCalls = map[byte]func(d *shard.Data, r *reader) func(ctx context.Context
 			if err != nil {
 				return nil, err
 			}
-			return dst, d.Forward(ctx, sent)
+			return dst, d.WriteForwarded(ctx, sent)
 		}
 	},
 	methodConfirm: func(d *shard.Data, _ *reader) func(context.Context, []byte) ([]byte, error) {

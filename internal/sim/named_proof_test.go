@@ -23,12 +23,9 @@ import (
 
 // leaderCalls makes each call that the router makes of a shard's leader, by name.
 var leaderCalls = map[string]func(context.Context, router.Leader) error{
-	"Forward": func(ctx context.Context, l router.Leader) error {
-		request, err := proto.Marshal(&pb.PutRequest{Key: []byte("a/forwarded")})
-		if err != nil {
-			return err
-		}
-		return l.Forward(ctx, shard.Sent{ID: raft.CommandID{Origin: 1, Sequence: forwarded.Add(1)}, Kind: shard.KindPut, Request: request})
+	"Write": func(ctx context.Context, l router.Leader) error {
+		_, err := l.Write(ctx, nil, shard.KindLeaseGrant, &pb.LeaseGrantRequest{ID: idOfProof, TTL: 60})
+		return err
 	},
 	"Confirm": func(ctx context.Context, l router.Leader) error {
 		_, err := l.Confirm(ctx)
@@ -58,14 +55,17 @@ var leaderCalls = map[string]func(context.Context, router.Leader) error{
 	},
 }
 
-// writeCalls makes the calls by which the router writes where this node leads.
+// writeCalls makes the other calls by which a leader is asked to write.
 var writeCalls = map[string]func(context.Context, *shard.Data) error{
-	"Write": func(ctx context.Context, d *shard.Data) error {
-		_, err := d.Write(ctx, shard.KindLeaseGrant, &pb.LeaseGrantRequest{ID: idOfProof, TTL: 60})
-		return err
+	"WriteForwarded": func(ctx context.Context, d *shard.Data) error {
+		request, err := proto.Marshal(&pb.PutRequest{Key: []byte("a/forwarded")})
+		if err != nil {
+			return err
+		}
+		return d.WriteForwarded(ctx, shard.Sent{ID: raft.CommandID{Origin: 1, Sequence: forwarded.Add(1)}, Kind: shard.KindPut, Request: request})
 	},
-	"WriteGuarded": func(ctx context.Context, d *shard.Data) error {
-		_, err := d.WriteGuarded(ctx, &shard.Guard{}, shard.KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: idOfProof})
+	"guarded Write": func(ctx context.Context, d *shard.Data) error {
+		_, err := d.Write(ctx, &shard.Guard{}, shard.KindLeaseRevoke, &pb.LeaseRevokeRequest{ID: idOfProof})
 		return err
 	},
 }
@@ -137,7 +137,7 @@ func TestNoCallOfALeaderIsAnsweredUnproved(t *testing.T) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(calls)) { // one after the other: some need what others do
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if err := calls[name](ctx); err != nil && name != "WriteGuarded" {
+			if err := calls[name](ctx); err != nil && name != "guarded Write" {
 				t.Errorf("%s, asked of a leader: %v", name, err)
 			}
 			cancel()
