@@ -50,46 +50,26 @@ type Leaders interface {
 	Promise(ctx context.Context, node uint64, rev int64, shards []uint64) (indexes map[uint64]uint64, err error)
 }
 
-// atLeader calls fn with the leader of d, again while it certainly did nothing, within
-// the time that a call may take. Nobody but the node that holds the client's call may
-// do so, and each command in fn is a new one.
-func (r *Router) atLeader(ctx context.Context, d *shard.Data, fn func(context.Context, Leader) error) error {
-	ctx, cancel := r.bounded(ctx)
-	defer cancel()
-	return r.again(ctx, d, fn)
+// caller makes calls of the leader of d.
+func (r *Router) caller(d *shard.Data) *raft.Caller[Leader] {
+	c := &raft.Caller[Leader]{Replica: d.Replica(), Here: d, Timeout: r.timeout}
+	if r.leaders != nil {
+		c.Elsewhere = func() (Leader, bool) {
+			l := r.leaders.Leader(d.Replica().ShardID())
+			return l, l != nil
+		}
+	}
+	return c
 }
 
-// again is atLeader for as long as ctx lasts.
-func (r *Router) again(ctx context.Context, d *shard.Data, fn func(context.Context, Leader) error) error {
-	if r.leaders == nil {
-		return d.Replica().AtLeader(ctx, func(ctx context.Context) error { return fn(ctx, d) })
-	}
-	return raft.Again(ctx, func(ctx context.Context) error {
-		if err := d.Replica().AwaitLeader(ctx); err != nil {
-			return err
-		}
-		if d.Replica().Serving() != 0 {
-			return fn(ctx, d)
-		}
-		if l := r.leaders.Leader(d.Replica().ShardID()); l != nil {
-			return fn(ctx, l)
-		}
-		return raft.ErrNotLeader
-	})
+// atLeader calls fn with the leader of d, again while it certainly did nothing, within
+// the time that a call may take.
+func (r *Router) atLeader(ctx context.Context, d *shard.Data, fn func(context.Context, Leader) error) error {
+	return r.caller(d).Call(ctx, fn)
 }
 
 // upTo calls fn with the leader of d and returns when this node's replica has applied
 // the entry at the index that fn returns.
 func (r *Router) upTo(ctx context.Context, d *shard.Data, fn func(context.Context, Leader) (uint64, error)) error {
-	ctx, cancel := r.bounded(ctx)
-	defer cancel()
-	var index uint64
-	err := r.again(ctx, d, func(ctx context.Context, l Leader) (err error) {
-		index, err = fn(ctx, l)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return d.Replica().AwaitApplied(ctx, index)
+	return r.caller(d).UpTo(ctx, fn)
 }

@@ -90,7 +90,8 @@ func newTestCluster(t *testing.T, m placement.Map, leaderless bool) *testCluster
 		if leaderless {
 			continue
 		}
-		err = d.Replica().AtLeader(t.Context(), func(ctx context.Context) error {
+		caller := raft.Caller[*shard.Data]{Replica: d.Replica(), Here: d}
+		err = caller.Again(t.Context(), func(ctx context.Context, d *shard.Data) error {
 			return d.GiveShape(ctx, shard.Shape{Ordered: len(m) > 1, Owned: m.Owned(p.Shard)})
 		})
 		if err != nil {

@@ -289,7 +289,7 @@ func encode(command any) ([]byte, error) {
 // send puts a command through the system shard and returns its result. It is sent
 // again while it certainly has not applied.
 func (c *Cluster) send(ctx context.Context, k kind, payload []byte) (result any, err error) {
-	err = c.retry(ctx, func(ctx context.Context, l Leader) (index uint64, err error) {
+	err = c.caller().UpTo(ctx, func(ctx context.Context, l Leader) (index uint64, err error) {
 		result, index, err = l.Propose(ctx, raft.Kind(k), payload)
 		return index, err
 	})
@@ -299,5 +299,5 @@ func (c *Cluster) send(ctx context.Context, k kind, payload []byte) (result any,
 // confirmed returns once this node has applied everything that was acknowledged before
 // the call.
 func (c *Cluster) confirmed(ctx context.Context) error {
-	return c.retry(ctx, func(ctx context.Context, l Leader) (uint64, error) { return l.Confirm(ctx) })
+	return c.caller().UpTo(ctx, func(ctx context.Context, l Leader) (uint64, error) { return l.Confirm(ctx) })
 }

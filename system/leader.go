@@ -43,37 +43,14 @@ func (h here) Ask(ctx context.Context, count int) (raft.Block, error) {
 	return h.c.askHere(ctx, count)
 }
 
-// leader returns the leader that this node knows, nil if there is none.
-func (c *Cluster) leader() Leader {
-	if c.replica.Serving() != 0 || c.remote == nil {
-		return here{c}
-	}
-	return c.remote()
-}
-
-// again calls fn with the leader, again while it certainly did nothing, for as long as
-// ctx lasts.
-func (c *Cluster) again(ctx context.Context, fn func(context.Context, Leader) error) error {
-	return raft.Again(ctx, func(ctx context.Context) error {
-		if l := c.leader(); l != nil {
-			return fn(ctx, l)
+// caller makes calls of the system shard's leader.
+func (c *Cluster) caller() *raft.Caller[Leader] {
+	caller := &raft.Caller[Leader]{Replica: c.replica, Here: here{c}, Timeout: c.timeout}
+	if c.remote != nil {
+		caller.Elsewhere = func() (Leader, bool) {
+			l := c.remote()
+			return l, l != nil
 		}
-		return raft.ErrNotLeader
-	})
-}
-
-// retry is again for the time that a call may take. When it returns without an error
-// this node has applied the entry at the index that fn returned.
-func (c *Cluster) retry(ctx context.Context, fn func(context.Context, Leader) (index uint64, err error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, raft.ErrTimeout)
-	defer cancel()
-	var index uint64
-	err := c.again(ctx, func(ctx context.Context, l Leader) (err error) {
-		index, err = fn(ctx, l)
-		return err
-	})
-	if err != nil {
-		return err
 	}
-	return c.replica.AwaitApplied(ctx, index)
+	return caller
 }

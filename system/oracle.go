@@ -149,8 +149,8 @@ var _ raft.Oracle = (*Cluster)(nil)
 
 // Ask asks the oracle once, on whichever node it is. See raft.Oracle.
 func (c *Cluster) Ask(ctx context.Context, count int) (raft.Block, error) {
-	l := c.leader()
-	if l == nil {
+	l, ok := c.caller().Leader()
+	if !ok {
 		return raft.Block{}, raft.ErrNotLeader
 	}
 	return l.Ask(ctx, count)
@@ -182,7 +182,7 @@ func (c *Cluster) askHere(ctx context.Context, count int) (raft.Block, error) {
 
 // Newest asks the oracle for the newest number, again while it can't be reached.
 func (c *Cluster) Newest(ctx context.Context) (b raft.Block, err error) {
-	err = c.again(ctx, func(ctx context.Context, l Leader) error {
+	err = c.caller().Again(ctx, func(ctx context.Context, l Leader) error {
 		b, err = l.Ask(ctx, 0)
 		return err
 	})

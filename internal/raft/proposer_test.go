@@ -178,7 +178,9 @@ func TestClosedReplicaRefuses(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := a.r.AtLeader(ctx, a.r.Confirm); !errors.Is(err, ErrStopped) {
+		caller := Caller[*Replica]{Replica: a.r, Here: a.r}
+		err := caller.Again(ctx, func(ctx context.Context, r *Replica) error { return r.Confirm(ctx) })
+		if !errors.Is(err, ErrStopped) {
 			t.Errorf("at leader: %v", err)
 		}
 	})
