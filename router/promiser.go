@@ -170,7 +170,7 @@ func (c *promiser) ask(ctx context.Context, node uint64, a *asked) {
 	}
 }
 
-// call makes one call for several shards. It is given up when one of them has another
+// call makes one call for several shards. It is given up when one of them has a later
 // leader, since a node that stands still answers nothing.
 func (c *promiser) call(ctx context.Context, node uint64, a *asked) map[uint64]uint64 {
 	ctx, cancel := c.r.bounded(ctx)
@@ -184,7 +184,7 @@ func (c *promiser) call(ctx context.Context, node uint64, a *asked) map[uint64]u
 	}()
 	for _, d := range a.shards {
 		ids = append(ids, d.Replica().ShardID())
-		_, over := d.Replica().LeaderUntil()
+		_, over := d.Replica().LeaderOfTerm()
 		unhook = append(unhook, context.AfterFunc(over, cancel))
 	}
 	promised, err := c.r.leaders.Promise(ctx, node, a.rev, ids)

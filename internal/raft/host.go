@@ -277,6 +277,7 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.over.renew(r.ctx)
+	r.later.renew(r.ctx)
 	r.confirmations.Join, r.confirmations.Ask, r.confirmations.Go = share.Same[struct{}], r.confirmOnce, r.goUntilClosed
 	r.resolving.share.Join = func(a, b int64) int64 { return max(a, b) }
 	r.resolving.share.Ask, r.resolving.share.Go = r.resolveOnce, r.goUntilClosed

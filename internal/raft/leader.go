@@ -25,6 +25,10 @@ func (r *Replica) leaderUpdated(l Leader) {
 	}
 	r.known = l
 	r.over.renew(r.ctx)
+	if l.ReplicaID != 0 && l.Term != r.led {
+		r.led = l.Term
+		r.later.renew(r.ctx)
+	}
 	r.notifyLocked()
 	mine := l.ReplicaID == r.replicaID
 	start := mine && r.beginning != l.Term && r.serving != l.Term

@@ -67,6 +67,9 @@ type Replica struct {
 	// report.
 	known Leader
 	over  replaced
+	// led is the latest term in which one was known to lead; later is canceled with the next.
+	led   uint64
+	later replaced
 	// beginning is the term for which a goroutine is proposing a begin entry.
 	beginning uint64
 	// serving is the term in which this replica serves as leader, or 0.
@@ -152,6 +155,14 @@ func (r *Replica) LeaderUntil() (Leader, context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.known, r.over.ctx
+}
+
+// LeaderOfTerm returns Leader, and a context that ends when this node knows the leader of a later
+// term. It lasts while none is known: whoever led may lead on, and nobody else can be asked.
+func (r *Replica) LeaderOfTerm() (Leader, context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known, r.later.ctx
 }
 
 // replaced is what ends when something is replaced.

@@ -18,12 +18,13 @@ type Mesh interface {
 type client struct {
 	mesh Mesh
 	node uint64
-	// over ends when this node's replica hears of another leader or none.
+	// over ends when this node's replica hears of the leader of a later term.
 	over context.Context //nolint:containedctx // lives as long as the term is thought to
 }
 
 // roundTrip makes one call. One that may be repeated is given up when the term is over,
-// since a node that stands still answers nothing.
+// since a node that stands still answers nothing. It is not while no leader is known: where
+// links are late a node misses its leader now and then, and no call would ever end.
 func (l *client) roundTrip(ctx context.Context, repeatable bool, request []byte) (reader, error) {
 	if repeatable {
 		var cancel context.CancelCauseFunc

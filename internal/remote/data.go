@@ -98,7 +98,7 @@ func (l *Leaders) Leader(shardID uint64) router.Leader {
 	if d == nil {
 		return nil
 	}
-	known, over := d.Replica().LeaderUntil()
+	known, over := d.Replica().LeaderOfTerm()
 	if known.ReplicaID == 0 || known.ReplicaID == d.Replica().ReplicaID() {
 		return nil
 	}

@@ -30,7 +30,7 @@ const (
 // SystemLeader returns the leader of the system shard on another node as this node's
 // replica knows it, nil if there is none.
 func SystemLeader(mesh Mesh, c *system.Cluster) system.Leader {
-	known, over := c.Replica().LeaderUntil()
+	known, over := c.Replica().LeaderOfTerm()
 	node := c.NodeOf(known.ReplicaID)
 	if node == 0 || node == c.MemberID() {
 		return nil

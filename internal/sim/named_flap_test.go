@@ -88,3 +88,39 @@ func TestFlappingNodeIsNotSteady(t *testing.T) {
 		}
 	})
 }
+
+// A node misses its leader again and again, for shorter than a call takes there and back. The
+// call goes on meanwhile, since nobody else leads.
+func TestCallsOutliveMomentsWithoutALeader(t *testing.T) {
+	bubbleOf(t, options{seed: seed(t), splits: fourShards, tick: slowTick}, func(c *cluster) {
+		t := c.tb
+		c.placeAll(c.nodes[0])
+		id := c.leaseAt(shardA)
+		c.node(1).grant(t, id, 60)
+		r := c.node(2).shards[shardA].Replica()
+		term := r.Leader().Term
+		c.net.setDecide(func(l link, _ bool, _ *raftpb.Message) fate {
+			return fate{lose: l.to == 2 && time.Now().UnixMilli()%2500 >= 500}
+		})
+		c.setInterfere(func(k call) interference {
+			if k.from != 2 || k.name != "Renew" {
+				return interference{}
+			}
+			return interference{before: 2 * time.Second, after: 2 * time.Second}
+		})
+		for range 3 {
+			_, until := r.LeaderUntil()
+			kept, err := c.node(2).router.LeaseRenew(t.Context(), id)
+			if err != nil || kept.TTL != 60 {
+				t.Errorf("renewed: %v, %v", kept, err)
+			}
+			if until.Err() == nil {
+				t.Error("the leader was not missed; the run shows nothing")
+			}
+		}
+		time.Sleep(2500 * time.Millisecond)
+		if l := c.node(1).shards[shardA].Replica(); l.Serving() != term {
+			t.Errorf("term %d is served, %d before; the run shows nothing", l.Serving(), term)
+		}
+	})
+}
