@@ -134,6 +134,11 @@ func (r *membership) refused(e *peer.RefusedError) error {
 	return nil
 }
 
+// silentElections is how many election timeouts another node may be silent before streams to it are
+// given up, with the calls on them. With the default flags that is etcd's five seconds: a link may
+// be held up for longer than an election, and lose nothing. Who leads does not hang on it.
+const silentElections = 5
+
 // maxPeerFrame bounds a message between nodes: what Raft sends at a time, and requests.
 func maxPeerFrame(c *config.Config) int {
 	return int(min(128<<20+4*int64(c.MaxRequestBytes), math.MaxInt32))
@@ -181,7 +186,7 @@ func (n *Node) openMesh(o *Options) error {
 		Gone:    p.succession.Lost,
 		TLS:     info.ClientConfig,
 		Traffic: newTraffic(n.metrics.registry),
-		Timeout: 2 * o.Config.ElectionTimeout, MaxFrame: maxPeerFrame(o.Config), Log: n.log,
+		Timeout: silentElections * o.Config.ElectionTimeout, MaxFrame: maxPeerFrame(o.Config), Log: n.log,
 	})
 	n.others = p
 	for _, l := range listeners {

@@ -15,7 +15,7 @@
 // or says why not, and who it is itself, which the caller judges by the same rule. Until both
 // are done nothing is kept or counted of the other node.
 //
-// Each side says something every third of Config.Timeout. A caller that hears nothing for the
+// Each side says something eight times in Config.Timeout. A caller that hears nothing for the
 // whole of it takes the stream for broken, the side that was called after twice as long. Pings on the stream of
 // calls measure how long the other side takes to answer. A broken stream never
 // sends anything twice: its calls end with ErrLost where their bytes were handed to it.

@@ -84,9 +84,13 @@ func (s *stream) receive() ([]byte, error) {
 	return b, nil
 }
 
-// beat says every third of the timeout that this side lives, until ctx ends.
+// beatsInTimeout is how often a side says within the timeout that it lives. Nodes of versions that
+// wait for two election timeouts alone hear of it often enough, too.
+const beatsInTimeout = 8
+
+// beat says again and again that this side lives, until ctx ends.
 func (s *stream) beat(ctx context.Context) {
-	t := time.NewTicker(max(s.timeout/3, time.Millisecond))
+	t := time.NewTicker(max(s.timeout/beatsInTimeout, time.Millisecond))
 	defer t.Stop()
 	for {
 		select {
