@@ -26,6 +26,7 @@ var (
 	shaper = &need{name: "queues of limited rate", programs: []string{"tc", "unshare"}, try: func() error {
 		return command("unshare", append([]string{"-n", "tc", "qdisc", "replace", "dev", "lo", "root"}, queue(minRate)...)...)
 	}}
+	tun   = &need{name: "TUN devices", devices: []string{"/dev/net/tun"}}
 	loops = &need{
 		name: "loop devices", programs: []string{"mkfs.ext4", "mount", "umount", "fsfreeze", "fallocate"},
 		devices: []string{"/dev/loop-control"},

@@ -61,6 +61,13 @@ var faults = map[string]fault{
 	"slow-link": {[]*need{links, shaper}, func(n *Nemesis, node int, rnd *rand.Rand) (func() error, error) {
 		return n.Gear.Network.Heal, n.Gear.Network.Slow(node, minRate+rnd.IntN(maxRate-minRate))
 	}},
+	"late": {[]*need{links, tun}, func(n *Nemesis, node int, rnd *rand.Rand) (func() error, error) {
+		l, err := n.Gear.Network.Delay(node, HalfOfEverySecond(rnd.Uint64(), 1200*time.Millisecond, 2500*time.Millisecond))
+		if err != nil {
+			return nil, err
+		}
+		return l.Close, nil
+	}},
 	"stuck-disk": {[]*need{loops}, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
 		return func() error { return n.Gear.Disks.Thaw(node) }, n.Gear.Disks.Freeze(node)
 	}},
