@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/placement"
 )
@@ -220,7 +221,7 @@ func (w *twin) compareUnchanged() {
 	w.Helper()
 	w.near = true
 	defer func() { w.near = false }()
-	b, err := w.order.Ask(w.Context(), 1)
+	b, err := w.order.Ask(w.Context(), 1, raft.Leading{})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -140,10 +140,11 @@ func (r *Router) at(d *shard.Data) uint64 {
 
 // ask asks one node once, and each shard by itself that it did not promise in time.
 func (c *promiser) ask(ctx context.Context, node uint64, a *asked) {
-	var promised map[uint64]uint64
-	if node != 0 {
-		promised = c.call(ctx, node, a)
+	if node == 0 {
+		c.here(ctx, a)
+		return
 	}
+	promised := c.call(ctx, node, a)
 	for _, d := range a.shards {
 		index, ok := promised[d.Replica().ShardID()]
 		if ok && d.Replica().Applied() >= index {
@@ -153,7 +154,7 @@ func (c *promiser) ask(ctx context.Context, node uint64, a *asked) {
 		}
 		finish := func(ctx context.Context) {
 			if !ok {
-				c.answered(d, c.alone(ctx, d, a.rev))
+				c.answered(d, c.r.promised(ctx, d, a.rev, nil))
 				return
 			}
 			ctx, cancel := c.r.bounded(ctx)
@@ -168,6 +169,23 @@ func (c *promiser) ask(ctx context.Context, node uint64, a *asked) {
 			return
 		}
 	}
+}
+
+// here has the shards promise that this node leads, which tell their stores. Where it leads
+// no more, or there is no leader, the shard is asked by itself.
+func (c *promiser) here(ctx context.Context, a *asked) {
+	ctx, cancel := c.r.bounded(ctx)
+	defer cancel()
+	shard.PromiseEach(ctx, a.rev, a.shards, func(d *shard.Data, _ uint64, err error) {
+		if err == nil {
+			c.answered(d, nil)
+			return
+		}
+		alone := func(ctx context.Context) { c.answered(d, c.r.promised(ctx, d, a.rev, nil)) }
+		if errors.Is(err, raft.ErrStopped) || c.r.running.run(alone) != nil {
+			c.answered(d, err)
+		}
+	})
 }
 
 // call makes one call for several shards. It is given up when one of them has a later
@@ -192,19 +210,6 @@ func (c *promiser) call(ctx context.Context, node uint64, a *asked) map[uint64]u
 		return nil // each is asked by itself
 	}
 	return promised
-}
-
-// alone has one shard promise, wherever its leader is.
-func (c *promiser) alone(ctx context.Context, d *shard.Data, rev int64) error {
-	if d.Replica().Serving() != 0 {
-		bounded, cancel := c.r.bounded(ctx)
-		_, err := d.PromiseAll(bounded, rev)
-		cancel()
-		if err == nil {
-			return nil
-		}
-	}
-	return c.r.promised(ctx, d, rev, nil)
 }
 
 // answered notes that a shard may be asked again, unless it has stopped.

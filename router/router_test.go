@@ -115,7 +115,7 @@ type tally struct {
 	compacted int64
 }
 
-func (o *tally) Ask(_ context.Context, count int) (raft.Block, error) {
+func (o *tally) Ask(_ context.Context, count int, _ raft.Leading) (raft.Block, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	first := o.last + 1
@@ -123,7 +123,12 @@ func (o *tally) Ask(_ context.Context, count int) (raft.Block, error) {
 	return raft.Block{First: first, Newest: o.last, Compacted: o.compacted}, nil
 }
 
-func (o *tally) Newest(ctx context.Context) (raft.Block, error) { return o.Ask(ctx, 0) }
+func (o *tally) Newest(ctx context.Context) (raft.Block, error) { return o.Ask(ctx, 0, raft.Leading{}) }
+
+// Prove proves nothing.
+func (*tally) Prove(_ context.Context, claims []raft.Claim) (raft.Since, []bool, error) {
+	return raft.Since{}, make([]bool, len(claims)), nil
+}
 
 func (o *tally) Compact(_ context.Context, rev int64) (bool, error) {
 	o.mu.Lock()

@@ -68,7 +68,7 @@ func TestShownNumberAfterRestart(t *testing.T) {
 		if _, err := s.Put(t.Context(), put("a")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.order.(*tally).Ask(t.Context(), 100); err != nil {
+		if _, err := s.order.(*tally).Ask(t.Context(), 100, raft.Leading{}); err != nil {
 			t.Fatal(err)
 		}
 		linearizable := &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("zz")}

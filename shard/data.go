@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -239,6 +240,27 @@ func (d *Data) BeginPromise(ctx context.Context, rev int64) (*raft.Promised, err
 // PromiseAll is Replica.PromiseAll.
 func (d *Data) PromiseAll(ctx context.Context, rev int64) (index uint64, err error) {
 	return d.replica.PromiseAll(ctx, rev)
+}
+
+// PromiseEach is raft.PromiseEach for shards of one node. One that is not ordered promises by
+// itself.
+func PromiseEach(ctx context.Context, rev int64, shards []*Data, answer func(d *Data, index uint64, err error)) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	of := make(map[*raft.Replica]*Data, len(shards))
+	ordered := make([]*raft.Replica, 0, len(shards))
+	for _, d := range shards {
+		if d.Shape().Ordered {
+			of[d.replica] = d
+			ordered = append(ordered, d.replica)
+			continue
+		}
+		wg.Go(func() {
+			index, err := d.PromiseAll(ctx, rev)
+			answer(d, index, err)
+		})
+	}
+	raft.PromiseEach(ctx, rev, ordered, func(r *raft.Replica, index uint64, err error) { answer(of[r], index, err) })
 }
 
 // Confirm is Replica.Confirm. A replica that has applied the entry at index holds all

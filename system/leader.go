@@ -16,8 +16,8 @@ type Leader interface {
 	// Confirm proves that the leader leads. A replica that has applied the entry at index
 	// holds all that was acknowledged before the call.
 	Confirm(ctx context.Context) (index uint64, err error)
-	// Ask asks the oracle for numbers. See raft.Oracle.
-	Ask(ctx context.Context, count int) (raft.Block, error)
+	// Ask and Prove ask the oracle. See raft.Oracle.
+	raft.Oracle
 }
 
 // Here returns this node's replica of the system shard as a leader, which it may not be.
@@ -39,8 +39,13 @@ func (h here) Confirm(ctx context.Context) (index uint64, err error) {
 }
 
 // Ask asks the oracle of this node.
-func (h here) Ask(ctx context.Context, count int) (raft.Block, error) {
-	return h.c.askHere(ctx, count)
+func (h here) Ask(ctx context.Context, count int, by raft.Leading) (raft.Block, error) {
+	return h.c.askHere(ctx, count, by)
+}
+
+// Prove asks the oracle of this node.
+func (h here) Prove(ctx context.Context, claims []raft.Claim) (since raft.Since, proved []bool, err error) {
+	return h.c.proveHere(ctx, claims)
 }
 
 // caller makes calls of the system shard's leader.

@@ -66,6 +66,12 @@ type counter struct {
 	// ahead is the limit that has been proposed before it is needed, 0 for none in the term;
 	// protected by mu.
 	ahead int64
+	// given holds, by shard, the newest term that asked for numbers in begun, and unnamed
+	// counts the requests that named none; protected by mu.
+	//
+	// Invariant: a term is in given, or its request counted, no later than it has numbers.
+	given   map[uint64]uint64
+	unnamed uint64
 }
 
 var _ raft.Leadership = (*counter)(nil)
@@ -82,6 +88,7 @@ func (c *counter) Began(term uint64) {
 	c.begun, c.last = term, c.machine.State().Order.Limit
 	c.step, c.ahead = minStep, 0
 	c.held, c.lowering = false, false
+	c.given, c.unnamed = make(map[uint64]uint64), 0
 }
 
 // Ended forgets the term.
@@ -100,7 +107,7 @@ func (c *counter) Tick() {
 
 // allot hands out n numbers. Where the limit is too low it returns the one that is
 // needed instead.
-func (c *counter) allot(n int64) (b raft.Block, term uint64, limit int64, err error) {
+func (c *counter) allot(n int64, by raft.Leading) (b raft.Block, term uint64, limit int64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	order := c.machine.State().Order
@@ -116,9 +123,32 @@ func (c *counter) allot(n int64) (b raft.Block, term uint64, limit int64, err er
 	if c.last+n > order.Limit {
 		return b, 0, c.last + n + c.step, nil
 	}
+	switch {
+	case n == 0:
+	case by == raft.Leading{}:
+		c.unnamed++
+	default:
+		c.given[by.ShardID] = max(c.given[by.ShardID], by.Term)
+	}
 	b = raft.Block{First: c.last + 1, Newest: c.last + n, Compacted: order.Compacted}
 	c.last += n
 	return b, c.term, 0, nil
+}
+
+// newest says of which claims no later term has been given numbers in the term served, of
+// those whose time lies in it.
+func (c *counter) newest(claims []raft.Claim) (since raft.Since, proved []bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.term == 0 {
+		return since, nil, raft.ErrNotLeader
+	}
+	since = raft.Since{Term: c.term, Unnamed: c.unnamed}
+	proved = make([]bool, len(claims))
+	for i, claim := range claims {
+		proved[i] = claim.Since == since && claim.Term >= c.given[claim.ShardID]
+	}
+	return since, proved, nil
 }
 
 // next returns the limit to be proposed before it is needed, 0 where the one that was
@@ -148,18 +178,42 @@ var errNoOrder = fmt.Errorf("%w: the cluster has no order of revisions", raft.Er
 var _ raft.Oracle = (*Cluster)(nil)
 
 // Ask asks the oracle once, on whichever node it is. See raft.Oracle.
-func (c *Cluster) Ask(ctx context.Context, count int) (raft.Block, error) {
+func (c *Cluster) Ask(ctx context.Context, count int, by raft.Leading) (raft.Block, error) {
 	l, ok := c.caller().Leader()
 	if !ok {
 		return raft.Block{}, raft.ErrNotLeader
 	}
-	return l.Ask(ctx, count)
+	return l.Ask(ctx, count, by)
+}
+
+// Prove asks the oracle once, on whichever node it is. See raft.Oracle.
+func (c *Cluster) Prove(ctx context.Context, claims []raft.Claim) (since raft.Since, proved []bool, err error) {
+	l, ok := c.caller().Leader()
+	if !ok {
+		return since, nil, raft.ErrNotLeader
+	}
+	return l.Prove(ctx, claims)
+}
+
+// proveHere asks the oracle, which must be this node, once. As with numbers the answer is
+// found, and then proved to be that of the oracle.
+func (c *Cluster) proveHere(ctx context.Context, claims []raft.Claim) (since raft.Since, proved []bool, err error) {
+	if since, proved, err = c.counter.newest(claims); err != nil {
+		return since, nil, err
+	}
+	if err := c.replica.Confirm(ctx); err != nil {
+		return since, nil, err
+	}
+	if !c.counter.serves(since.Term) {
+		return since, nil, raft.ErrNotLeader
+	}
+	return since, proved, nil
 }
 
 // askHere asks the oracle, which must be this node, once.
-func (c *Cluster) askHere(ctx context.Context, count int) (raft.Block, error) {
+func (c *Cluster) askHere(ctx context.Context, count int, by raft.Leading) (raft.Block, error) {
 	for {
-		b, term, limit, err := c.counter.allot(int64(count))
+		b, term, limit, err := c.counter.allot(int64(count), by)
 		if err != nil {
 			return b, err
 		}
@@ -183,7 +237,7 @@ func (c *Cluster) askHere(ctx context.Context, count int) (raft.Block, error) {
 // Newest asks the oracle for the newest number, again while it can't be reached.
 func (c *Cluster) Newest(ctx context.Context) (b raft.Block, err error) {
 	err = c.caller().Again(ctx, func(ctx context.Context, l Leader) error {
-		b, err = l.Ask(ctx, 0)
+		b, err = l.Ask(ctx, 0, raft.Leading{})
 		return err
 	})
 	return b, err

@@ -41,9 +41,12 @@ func (r *Replica) Confirm(ctx context.Context) error {
 // instead of the one after.
 func (r *Replica) confirmOnce(context.Context, struct{}) (none struct{}, err error) {
 	began := time.Now()
+	since := r.host.since.Load()
 	term := r.Serving()
 	r.Stall("confirm")
-	err = r.confirm(term)
+	if err = r.confirm(term); err == nil {
+		r.vouch(term, since)
+	}
 	r.Stall("confirmed")
 	r.observer.Confirmed(time.Since(began), err)
 	return none, err

@@ -87,6 +87,8 @@ type Host struct {
 	// origin and sequence make command ids.
 	origin   uint64
 	sequence atomic.Uint64
+	// since is the last time that the oracle has named (together.go), nil before the first.
+	since atomic.Pointer[Since]
 
 	stop chan struct{}
 	wg   sync.WaitGroup

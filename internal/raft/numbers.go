@@ -132,14 +132,14 @@ func (r *Replica) askLocked() {
 }
 
 // attemptLocked asks for the numbers of a once, perhaps after a pause. r.mu must be
-// held.
+// held, and the replica must serve, which the numbers are for.
 func (r *Replica) attemptLocked(a *ask, pause time.Duration) {
 	a.answered = make(chan struct{})
 	r.wg.Add(1)
-	go r.attempt(a, pause)
+	go r.attempt(a, Leading{r.shardID, r.serving}, pause)
 }
 
-func (r *Replica) attempt(a *ask, pause time.Duration) {
+func (r *Replica) attempt(a *ask, by Leading, pause time.Duration) {
 	defer r.wg.Done()
 	if pause > 0 {
 		r.mu.Lock()
@@ -149,7 +149,7 @@ func (r *Replica) attempt(a *ask, pause time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, r.host.askTimeout())
 	defer cancel()
-	block, err := r.oracle.Ask(ctx, a.count())
+	block, err := r.oracle.Ask(ctx, a.count(), by)
 	r.Stall("numbers")
 	r.mu.Lock()
 	close(a.answered)

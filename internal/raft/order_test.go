@@ -20,12 +20,17 @@ type counter struct {
 	last int64
 }
 
-func (o *counter) Ask(_ context.Context, count int) (Block, error) {
+func (o *counter) Ask(_ context.Context, count int, _ Leading) (Block, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	b := Block{First: o.last + 1, Newest: o.last + int64(count), Compacted: -1}
 	o.last = b.Newest
 	return b, nil
+}
+
+// Prove proves nothing.
+func (*counter) Prove(_ context.Context, claims []Claim) (Since, []bool, error) {
+	return Since{}, make([]bool, len(claims)), nil
 }
 
 // newOrderedCluster returns a cluster whose commands have numbers.
@@ -150,12 +155,12 @@ type stuck struct {
 	stands atomic.Bool
 }
 
-func (o *stuck) Ask(ctx context.Context, count int) (Block, error) {
+func (o *stuck) Ask(ctx context.Context, count int, by Leading) (Block, error) {
 	if o.stands.Load() {
 		<-ctx.Done()
 		return Block{}, context.Cause(ctx)
 	}
-	return o.counter.Ask(ctx, count)
+	return o.counter.Ask(ctx, count, by)
 }
 
 // A promise that waits for numbers which were asked for before ends with the leadership, and

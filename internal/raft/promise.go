@@ -58,18 +58,10 @@ func (r *Replica) BeginPromise(ctx context.Context, rev int64) (*Promised, error
 // it wants: what had its number before step 3 stays in sight until it has applied or
 // never will.
 func (p *Promised) Of(ctx context.Context, reads []keys.Span) (index uint64, err error) {
-	r := p.r
 	for {
-		r.mu.Lock()
-		if r.jumps != p.jumps {
-			r.mu.Unlock()
-			return 0, ErrNotLeader
-		}
-		gone := r.conflictLocked(p.rev, reads)
-		index = r.applied.index
-		r.mu.Unlock()
+		index, gone, err := p.look(reads)
 		if gone == nil {
-			return index, nil
+			return index, err
 		}
 		select {
 		case <-gone:
@@ -77,6 +69,18 @@ func (p *Promised) Of(ctx context.Context, reads []keys.Span) (index uint64, err
 			return 0, context.Cause(ctx)
 		}
 	}
+}
+
+// look takes step 5 if there is nothing to wait for, and else returns what is closed when it
+// is worth looking again.
+func (p *Promised) look(reads []keys.Span) (index uint64, gone <-chan struct{}, err error) {
+	r := p.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.jumps != p.jumps {
+		return 0, nil, ErrNotLeader
+	}
+	return r.applied.index, r.conflictLocked(p.rev, reads), nil
 }
 
 // awaitAsks waits for the attempts at getting numbers that are under way, as long as the

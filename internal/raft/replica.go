@@ -97,6 +97,8 @@ type Replica struct {
 	// promised is the highest revision that was promised; used is the highest number
 	// that a call got. Invariant: no call gets a number up to either.
 	promised, used int64
+	// vouched is what Raft has proved last that the oracle can go on from (together.go).
+	vouched Claim
 	// expected holds, by the sequence of their ids, the calls whose commands this node
 	// has handed to the leader on another (origin.go). Invariant: each is aimed at a term
 	// not below begun.

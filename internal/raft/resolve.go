@@ -2,6 +2,7 @@ package raft
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/latchkey-db/latchkey/internal/share"
@@ -39,18 +40,20 @@ type resolution struct {
 // been promised once needs no proof.
 func (r *Replica) PromiseAll(ctx context.Context, rev int64) (index uint64, err error) {
 	index, flying, promised := r.resolving.find(rev)
-	switch {
-	case promised:
+	if promised {
 		return index, nil
-	case flying == nil:
-		return r.resolving.share.Get(ctx, rev)
 	}
-	select {
-	case <-flying.done:
-		return flying.index, flying.err
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
+	if flying != nil {
+		select {
+		case <-flying.done:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+		if flying.err == nil {
+			return flying.index, nil
+		}
 	}
+	return r.resolving.share.Get(ctx, rev)
 }
 
 // find returns the index that goes with a promise that does for rev, or an attempt under
@@ -71,29 +74,36 @@ func (s *resolving) find(rev int64) (index uint64, flying *resolution, promised 
 
 // resolveOnce is one attempt, unless it is not needed any more.
 func (r *Replica) resolveOnce(ctx context.Context, rev int64) (uint64, error) {
-	s := &r.resolving
-	if index, _, promised := s.find(rev); promised {
+	if index, _, promised := r.resolving.find(rev); promised {
 		return index, nil
 	}
+	a := r.resolving.begin(rev)
+	index, err := r.Promise(ctx, rev, nil)
+	r.resolve(a, index, err)
+	return index, err
+}
+
+// begin begins an attempt up to rev.
+func (s *resolving) begin(rev int64) *resolution {
 	a := &resolution{rev: rev, done: make(chan struct{})}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.flying = append(s.flying, a)
-	s.mu.Unlock()
-	a.index, a.err = r.Promise(ctx, rev, nil)
-	if a.err == nil && r.resolved != nil {
-		r.resolved(rev)
+	return a
+}
+
+// resolve ends an attempt. A promise that came of it is kept, and told of.
+func (r *Replica) resolve(a *resolution, index uint64, err error) {
+	if err == nil && r.resolved != nil {
+		r.resolved(a.rev)
 	}
+	s := &r.resolving
 	s.mu.Lock()
-	if a.err == nil && rev > s.rev {
-		s.rev, s.index = rev, a.index
+	defer s.mu.Unlock()
+	if err == nil && a.rev > s.rev {
+		s.rev, s.index = a.rev, index
 	}
-	for i, b := range s.flying {
-		if a == b {
-			s.flying = append(s.flying[:i], s.flying[i+1:]...)
-			break
-		}
-	}
-	s.mu.Unlock()
+	s.flying = slices.DeleteFunc(s.flying, func(b *resolution) bool { return a == b })
+	a.index, a.err = index, err
 	close(a.done)
-	return a.index, a.err
 }

@@ -20,10 +20,14 @@ import (
 // counter is an oracle that always leads.
 type counter struct{ last int64 }
 
-func (o *counter) Ask(_ context.Context, count int) (raft.Block, error) {
+func (o *counter) Ask(_ context.Context, count int, _ raft.Leading) (raft.Block, error) {
 	b := raft.Block{First: o.last + 1, Newest: o.last + int64(count), Compacted: -1}
 	o.last = b.Newest
 	return b, nil
+}
+
+func (*counter) Prove(_ context.Context, claims []raft.Claim) (raft.Since, []bool, error) {
+	return raft.Since{}, make([]bool, len(claims)), nil
 }
 
 // startData starts an ordered data shard of one node, which ends with the test.

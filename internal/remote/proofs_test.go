@@ -17,6 +17,7 @@ var proofs = map[byte]string{
 	methodSystemConfirm: "a proof of leadership",
 	methodAsk:           "a proof of leadership in the term of the numbers",
 	methodForward:       "the log, as its origin applies it",
+	methodProve:         "a proof of leadership in the term that noted who has numbers",
 	methodConfirm:       "a proof of leadership",
 	methodPromise:       "a proof of leadership",
 	methodRaise:         "the log",
@@ -43,8 +44,12 @@ func (nobody) Propose(context.Context, raft.Kind, []byte) (any, uint64, error) {
 
 func (nobody) Confirm(context.Context) (uint64, error) { return 0, raft.ErrNotLeader }
 
-func (nobody) Ask(context.Context, int) (raft.Block, error) {
+func (nobody) Ask(context.Context, int, raft.Leading) (raft.Block, error) {
 	return raft.Block{}, raft.ErrNotLeader
+}
+
+func (nobody) Prove(context.Context, []raft.Claim) (raft.Since, []bool, error) {
+	return raft.Since{}, nil, raft.ErrNotLeader
 }
 
 // A call without a row was added without saying what its answer rests on.

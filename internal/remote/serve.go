@@ -109,12 +109,11 @@ func (s *Server) promises(ctx context.Context, _ byte, r *reader) ([]byte, error
 		err       error
 	}
 	answers := make(chan promised, len(wanted))
-	for _, d := range wanted {
-		asking.Go(func() {
-			index, err := d.PromiseAll(ctx, rev)
+	asking.Go(func() {
+		shard.PromiseEach(ctx, rev, wanted, func(d *shard.Data, index uint64, err error) {
 			answers <- promised{d.Replica().ShardID(), index, err}
 		})
-	}
+	})
 	var rest []byte
 	count := uint64(0)
 	began := time.Now()

@@ -15,6 +15,7 @@ const (
 	methodSystemPropose byte = 1
 	methodSystemConfirm byte = 2
 	methodAsk           byte = 3
+	methodProve         byte = 4
 
 	firstDataMethod byte = 16
 )
@@ -68,14 +69,49 @@ func (l *systemLeader) Confirm(ctx context.Context) (index uint64, err error) {
 	return index, r.done()
 }
 
-// Ask asks the oracle.
-func (l *systemLeader) Ask(ctx context.Context, count int) (b raft.Block, err error) {
-	r, err := l.roundTrip(ctx, true, binary.AppendUvarint([]byte{methodAsk}, uint64(count)))
+// Ask asks the oracle. An earlier version named no leadership, and leaves the name alone.
+func (l *systemLeader) Ask(ctx context.Context, count int, by raft.Leading) (b raft.Block, err error) {
+	request := binary.AppendUvarint([]byte{methodAsk}, uint64(count))
+	if count > 0 {
+		request = appendLeading(request, by)
+	}
+	r, err := l.roundTrip(ctx, true, request)
 	if err != nil {
 		return b, err
 	}
 	b.First, b.Newest, b.Compacted = r.varint(), r.varint(), r.varint()
 	return b, r.done()
+}
+
+// Prove asks the oracle about claims.
+func (l *systemLeader) Prove(ctx context.Context, claims []raft.Claim) (since raft.Since, proved []bool, err error) {
+	request := binary.AppendUvarint([]byte{methodProve}, uint64(len(claims)))
+	for _, c := range claims {
+		request = appendSince(appendLeading(request, c.Leading), c.Since)
+	}
+	r, err := l.roundTrip(ctx, true, request)
+	if err != nil {
+		return since, nil, err
+	}
+	since = r.since()
+	proved = list(&r, r.count(1), r.bool)
+	return since, proved, r.done()
+}
+
+func appendLeading(dst []byte, l raft.Leading) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(dst, l.ShardID), l.Term)
+}
+
+func (r *reader) leading() raft.Leading {
+	return raft.Leading{ShardID: r.uvarint(), Term: r.uvarint()}
+}
+
+func appendSince(dst []byte, s raft.Since) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(dst, s.Term), s.Unnamed)
+}
+
+func (r *reader) since() raft.Since {
+	return raft.Since{Term: r.uvarint(), Unnamed: r.uvarint()}
 }
 
 // maxAsked bounds the numbers that one question may ask for.
@@ -104,14 +140,32 @@ func (s *Server) system(ctx context.Context, method byte, r *reader) ([]byte, er
 		return indexed(s.System.Confirm)(ctx, dst)
 	case methodAsk:
 		count := r.uvarint()
+		var by raft.Leading
+		if len(r.rest) > 0 {
+			by = r.leading()
+		}
 		if err := r.done(); err != nil || count > maxAsked {
 			return nil, errMalformed
 		}
-		b, err := s.System.Ask(ctx, int(count))
+		b, err := s.System.Ask(ctx, int(count), by)
 		if err != nil {
 			return nil, err
 		}
 		return binary.AppendVarint(binary.AppendVarint(binary.AppendVarint(dst, b.First), b.Newest), b.Compacted), nil
+	case methodProve:
+		claims := list(r, r.count(4), func() raft.Claim { return raft.Claim{Leading: r.leading(), Since: r.since()} })
+		if err := r.done(); err != nil {
+			return nil, err
+		}
+		since, proved, err := s.System.Prove(ctx, claims)
+		if err != nil {
+			return nil, err
+		}
+		dst = binary.AppendUvarint(appendSince(dst, since), uint64(len(proved)))
+		for _, ok := range proved {
+			dst = appendBool(dst, ok)
+		}
+		return dst, nil
 	}
 	return nil, fmt.Errorf("%w: method %d", errMalformed, method)
 }

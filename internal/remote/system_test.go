@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/latchkey-db/latchkey/auth"
@@ -17,6 +18,8 @@ type oneLeader struct {
 	result any
 	index  uint64
 	block  raft.Block
+	since  raft.Since
+	proved []bool
 	err    error
 	// heard is what was asked.
 	heard string
@@ -32,9 +35,14 @@ func (l *oneLeader) Confirm(context.Context) (uint64, error) {
 	return l.index, l.err
 }
 
-func (l *oneLeader) Ask(_ context.Context, count int) (raft.Block, error) {
-	l.heard = fmt.Sprintf("ask %d", count)
+func (l *oneLeader) Ask(_ context.Context, count int, by raft.Leading) (raft.Block, error) {
+	l.heard = fmt.Sprintf("ask %d by %v", count, by)
 	return l.block, l.err
+}
+
+func (l *oneLeader) Prove(_ context.Context, claims []raft.Claim) (raft.Since, []bool, error) {
+	l.heard = fmt.Sprintf("prove %v", claims)
+	return l.since, l.proved, l.err
 }
 
 // direct is a mesh to one server; err, unless nil, comes instead of an answer.
@@ -70,8 +78,23 @@ func TestSystemCallsTravel(t *testing.T) {
 	if index, err := l.Confirm(t.Context()); index != 9 || err != nil || there.heard != "confirm" {
 		t.Errorf("confirmed at %d, %v", index, err)
 	}
-	if b, err := l.Ask(t.Context(), 3); b != there.block || err != nil || there.heard != "ask 3" {
+	if b, err := l.Ask(t.Context(), 3, raft.Leading{ShardID: 4, Term: 5}); b != there.block || err != nil || there.heard != "ask 3 by {4 5}" {
 		t.Errorf("numbers %+v, %v; asked %q", b, err, there.heard)
+	}
+	there.since, there.proved = raft.Since{Term: 8, Unnamed: 1}, []bool{true, false}
+	claims := []raft.Claim{{Leading: raft.Leading{ShardID: 4, Term: 5}, Since: there.since}, {Leading: raft.Leading{ShardID: 6, Term: 7}}}
+	since, proved, err := l.Prove(t.Context(), claims)
+	if since != there.since || !slices.Equal(proved, there.proved) || err != nil || there.heard != fmt.Sprintf("prove %v", claims) {
+		t.Errorf("proved %v since %v, %v; asked %q", proved, since, err, there.heard)
+	}
+}
+
+// A node of an earlier version does not say who asks for numbers.
+func TestUnnamedRequestForNumbers(t *testing.T) {
+	there := &oneLeader{}
+	_, d := systemAt(t, there)
+	if _, err := open(d.server.Handle(t.Context(), []byte{methodAsk, 3})); err != nil || there.heard != "ask 3 by {0 0}" {
+		t.Errorf("asked %q, %v", there.heard, err)
 	}
 }
 
@@ -102,7 +125,7 @@ func TestSystemErrorsTravel(t *testing.T) {
 		if _, err := l.Confirm(t.Context()); !errors.Is(err, tc.confirmed) {
 			t.Errorf("%v, %v: confirmed: %v", tc.there, tc.lost, err)
 		}
-		if _, err := l.Ask(t.Context(), 1); !errors.Is(err, tc.confirmed) {
+		if _, err := l.Ask(t.Context(), 1, raft.Leading{}); !errors.Is(err, tc.confirmed) {
 			t.Errorf("%v, %v: asked: %v", tc.there, tc.lost, err)
 		}
 	}

@@ -58,6 +58,7 @@ func (ch chaos) wreak(w *workload) {
 					cancel()
 					defer resume()
 				}
+				p.unnamed.Store(rnd.IntN(8) == 0)
 				// A refused transfer is one that does not happen.
 				_ = p.replica(id).Transfer(1 + (p.node.id+rnd.Uint64N(nodes-1))%nodes)
 			}

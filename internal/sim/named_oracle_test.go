@@ -53,7 +53,7 @@ func TestOracleElectedAgain(t *testing.T) {
 		t := c.tb
 		c.place(shardC, c.nodes[2])
 		old := c.node(1)
-		if _, err := old.cluster.Ask(t.Context(), 1); err != nil {
+		if _, err := old.cluster.Ask(t.Context(), 1, raft.Leading{}); err != nil {
 			t.Fatal(err) // there are numbers left
 		}
 		c.net.setDecide(func(l link, system bool, _ *raftpb.Message) fate { return fate{lose: system && l.to == 1} })
@@ -66,7 +66,7 @@ func TestOracleElectedAgain(t *testing.T) {
 			c.net.setDecide(nil)
 			c.place(placement.SystemShard, c.nodes[0])
 		}}
-		b, err := old.cluster.Ask(asked, 1)
+		b, err := old.cluster.Ask(asked, 1, raft.Leading{})
 		if old.cluster.Replica().Serving() <= term {
 			t.Fatal("it was not elected again; the run shows nothing")
 		}
@@ -133,13 +133,13 @@ func TestCompletedReadIndexDoesNotMakeAnOracle(t *testing.T) {
 		end := make(chan struct{})
 		defer close(end)
 		c.deafenSystem(end)
-		if _, err := old.cluster.Ask(t.Context(), 1); err != nil {
+		if _, err := old.cluster.Ask(t.Context(), 1, raft.Leading{}); err != nil {
 			t.Fatal(err) // there are numbers left
 		}
 		term := old.cluster.Replica().Serving()
 		newer := c.succeed()
 		for _, count := range []int{0, 1} {
-			b, err := old.cluster.Ask(t.Context(), count)
+			b, err := old.cluster.Ask(t.Context(), count, raft.Leading{})
 			if old.cluster.Replica().Serving() != term {
 				t.Fatal("the deposed oracle knows; the run shows nothing")
 			}
@@ -185,7 +185,7 @@ func TestHandedOverOracleLosesNothing(t *testing.T) {
 func TestLoweredLimitInDoubt(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t, old := c.tb, c.node(1)
-		if _, err := old.cluster.Ask(t.Context(), 1); err != nil {
+		if _, err := old.cluster.Ask(t.Context(), 1, raft.Leading{}); err != nil {
 			t.Fatal(err) // there are numbers left
 		}
 		var lost atomic.Bool
@@ -199,11 +199,11 @@ func TestLoweredLimitInDoubt(t *testing.T) {
 			return ctx
 		}
 		old.cluster.Release(bound())()
-		before, err := old.cluster.Ask(bound(), 0)
+		before, err := old.cluster.Ask(bound(), 0, raft.Leading{})
 		if err != nil {
 			t.Fatal(err) // reads go on
 		}
-		doubtful, err := old.cluster.Ask(bound(), 1)
+		doubtful, err := old.cluster.Ask(bound(), 1, raft.Leading{})
 		if err == nil {
 			t.Errorf("number %d was handed out in doubt", doubtful.First)
 		}
@@ -211,7 +211,7 @@ func TestLoweredLimitInDoubt(t *testing.T) {
 		for old.cluster.State().Order.Limit != before.Newest {
 			time.Sleep(tick)
 		}
-		again, err := old.cluster.Ask(t.Context(), 1)
+		again, err := old.cluster.Ask(t.Context(), 1, raft.Leading{})
 		if err != nil || again.First <= before.Newest {
 			t.Errorf("the leadership stayed: %+v, %v", again, err)
 		}

@@ -53,6 +53,9 @@ type process struct {
 	// they say counts for nothing. gone is closed then.
 	dead atomic.Bool
 	gone chan struct{}
+	// unnamed says that the process asks for numbers as earlier versions did, which did not
+	// say who asks.
+	unnamed atomic.Bool
 	// shown is the highest revision that clients of the process have seen.
 	shown atomic.Int64
 	wg    sync.WaitGroup

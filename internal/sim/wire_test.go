@@ -173,19 +173,31 @@ func (o oracle) at(ctx context.Context, c call, fn func(context.Context, *system
 }
 
 // Ask asks for numbers once.
-func (o oracle) Ask(ctx context.Context, count int) (b raft.Block, err error) {
+func (o oracle) Ask(ctx context.Context, count int, by raft.Leading) (b raft.Block, err error) {
+	if o.p.unnamed.Load() {
+		by = raft.Leading{}
+	}
 	err = o.at(ctx, call{name: "Ask", count: count}, func(ctx context.Context, c *system.Cluster) error {
-		b, err = c.Ask(ctx, count)
+		b, err = c.Ask(ctx, count, by)
 		return err
 	})
 	return b, err
+}
+
+// Prove asks about claims once.
+func (o oracle) Prove(ctx context.Context, claims []raft.Claim) (since raft.Since, proved []bool, err error) {
+	err = o.at(ctx, call{name: "Prove"}, func(ctx context.Context, c *system.Cluster) error {
+		since, proved, err = c.Prove(ctx, claims)
+		return err
+	})
+	return since, proved, err
 }
 
 // Newest asks for the newest number until there is an answer.
 func (o oracle) Newest(ctx context.Context) (raft.Block, error) {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, o.p.oracleAttempt())
-		b, err := o.Ask(attempt, 0)
+		b, err := o.Ask(attempt, 0, raft.Leading{})
 		cancel()
 		if err == nil {
 			return b, nil
