@@ -28,6 +28,8 @@ type promiser struct {
 	// protected by mu.
 	wants   map[*shard.Data]*want
 	running bool
+	// merged counts the pieces that watchers of several shards have in each; protected by mu.
+	merged map[*shard.Data]int
 }
 
 // want is what is asked of one shard. It is protected by the promiser's mu.
@@ -46,7 +48,33 @@ type asked struct {
 }
 
 func newPromiser(r *Router) *promiser {
-	return &promiser{r: r, work: make(chan struct{}, 1), wants: make(map[*shard.Data]*want)}
+	return &promiser{r: r, work: make(chan struct{}, 1), wants: make(map[*shard.Data]*want), merged: make(map[*shard.Data]int)}
+}
+
+// watch adds to the pieces in a shard, or takes from them.
+func (c *promiser) watch(d *shard.Data, pieces int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.merged[d] += pieces; c.merged[d] == 0 {
+		delete(c.merged, d)
+	}
+}
+
+// Numbered has the shards of which there are pieces promise a revision that another one with
+// pieces is about to write, so that they do so while it is being written.
+func (r *Router) Numbered(shardID uint64, rev int64) { r.promiser.ahead(r.shards[shardID], rev) }
+
+func (c *promiser) ahead(writes *shard.Data, rev int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.merged[writes] == 0 {
+		return
+	}
+	for d := range c.merged {
+		if d != writes && d.Store().Resolved() < rev {
+			c.wantLocked(d, rev)
+		}
+	}
 }
 
 // want asks for a promise of all keys of d up to rev, a revision that was issued. The
@@ -54,6 +82,11 @@ func newPromiser(r *Router) *promiser {
 func (c *promiser) want(d *shard.Data, rev int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.wantLocked(d, rev)
+}
+
+// wantLocked is want; c.mu must be held.
+func (c *promiser) wantLocked(d *shard.Data, rev int64) {
 	if !c.running && c.r.running.run(c.run) != nil {
 		return // nobody waits any more
 	}

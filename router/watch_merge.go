@@ -45,6 +45,7 @@ func (g *WatchGroup) newMerged(id int64, parts []part, o mvcc.WatchOptions) (m *
 	m = &merged{id: id, g: g, start: o.Start}
 	for _, p := range parts {
 		f := g.newFeed(p.d, m)
+		g.r.promiser.watch(p.d, 1)
 		m.pieces = append(m.pieces, &piece{feed: f})
 		o.Key, o.End = p.span.Start, p.span.RangeEnd()
 		rev = max(rev, f.group.Add(pieceID, o))
@@ -59,8 +60,12 @@ func (g *WatchGroup) newMerged(id int64, parts []part, o mvcc.WatchOptions) (m *
 func (m *merged) future(rev int64) bool { return m.start > rev }
 
 func (m *merged) close() {
+	if m.ended {
+		return
+	}
 	m.ended = true
 	for _, p := range m.pieces {
+		m.g.r.promiser.watch(p.feed.d, -1)
 		p.feed.group.Close()
 		p.held = nil
 	}

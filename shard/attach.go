@@ -25,6 +25,9 @@ type OtherShards interface {
 	Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error)
 	// Drop has a shard delete its keys of leases whose end is decided.
 	Drop(ctx context.Context, shardID uint64, ended []lease.Ref) error
+	// Numbered says that commands of a shard that this node leads have got numbers up to
+	// rev, and are on their way to the log. It does not block.
+	Numbered(shardID uint64, rev int64)
 }
 
 // Connect tells the shard how to reach the others.

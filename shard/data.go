@@ -134,13 +134,20 @@ func Start(h *raft.Host, c DataConfig) (*Data, error) {
 	_, err = h.Start(raft.ReplicaConfig{
 		ShardID: c.ShardID, ReplicaID: c.ReplicaID, Members: c.Members,
 		Machine: d, Leads: d.keeper, Oracle: c.Oracle, Bind: func(r *raft.Replica) { d.replica = r },
-		Observe: d.observe, Resolved: store.Resolve,
+		Observe: d.observe, Resolved: store.Resolve, Numbered: d.numbered,
 	})
 	if err != nil {
 		d.Close()
 		return nil, err
 	}
 	return d, nil
+}
+
+// numbered tells the other shards of numbers.
+func (d *Data) numbered(rev int64) {
+	if others := d.others.Load(); others != nil {
+		(*others).Numbered(d.replica.ShardID(), rev)
+	}
 }
 
 // attach hangs the current keys on their leases.

@@ -34,6 +34,8 @@ func (r deadShards) Drop(ctx context.Context, shardID uint64, _ []lease.Ref) err
 	return context.Cause(ctx)
 }
 
+func (deadShards) Numbered(uint64, int64) {}
+
 // A shard without a leader holds up the ends of the leases that have keys there, and
 // those of no others.
 func TestEndsPastADeadShard(t *testing.T) {

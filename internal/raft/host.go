@@ -241,6 +241,9 @@ type ReplicaConfig struct {
 	// Resolved, if not nil, is told that all keys have been promised up to a revision of the
 	// oracle, before whoever asked is.
 	Resolved func(rev int64)
+	// Numbered, if not nil, is told that commands have got numbers up to rev, before they
+	// are in the log. It must not block.
+	Numbered func(rev int64)
 }
 
 // Snapshots of an on-disk state are small records that allow the log to be
@@ -272,6 +275,7 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		observer:  h.cfg.Observer,
 		observe:   c.Observe,
 		resolved:  c.Resolved,
+		numbered:  c.Numbered,
 		kick:      make(chan struct{}, 1),
 		changed:   make(chan struct{}),
 

@@ -153,6 +153,7 @@ func (r *Replica) attempt(a *ask, by Leading, pause time.Duration) {
 	r.Stall("numbers")
 	r.mu.Lock()
 	close(a.answered)
+	used := r.used
 	var dropped []*call
 	switch {
 	case !slices.Contains(r.asks, a):
@@ -169,7 +170,11 @@ func (r *Replica) attempt(a *ask, by Leading, pause time.Duration) {
 		r.admitLocked()
 	}
 	r.wake()
+	rose, used := r.used > used, r.used
 	r.mu.Unlock()
+	if rose && r.numbered != nil {
+		r.numbered(used)
+	}
 	settleAll(dropped, ErrNotApplied)
 }
 

@@ -34,9 +34,10 @@ type Replica struct {
 	fatal     func(error)
 	observer  Observer
 	// observe is told of the commands that were applied; resolved of what was promised of
-	// all keys. Either may be nil.
+	// all keys; numbered of the numbers that commands get. Each may be nil.
 	observe  func(c Command, rejected error, took time.Duration)
 	resolved func(rev int64)
+	numbered func(rev int64)
 
 	// wg counts the goroutines that the replica started.
 	wg sync.WaitGroup

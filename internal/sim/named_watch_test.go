@@ -41,6 +41,31 @@ func TestIdleShardsAreAskedTogether(t *testing.T) {
 	})
 }
 
+// What a watch will wait for is promised while the event is being written.
+func TestPromisedWhileWritten(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		before := c.node(3).put(t, "a/x", "1")
+		all := c.watchAll(c.node(1))
+		release := c.drop(shardB, entries)
+		put := c.node(1).putting(t.Context(), "b/x", "v")
+		time.Sleep(20 * time.Millisecond)
+		for _, id := range []uint64{shardA, shardC} {
+			if rev := c.node(1).shards[id].Store().Resolved(); rev <= before {
+				t.Errorf("shard %d has resolved %d, and nothing above %d", id, rev, before)
+			}
+		}
+		if n := len(all.events()); n > 0 {
+			t.Errorf("%d events of what is not written", n)
+		}
+		release()
+		if _, err := put.wait(); err != nil {
+			t.Fatal(err)
+		}
+		all.inOrder(t, 1)
+	})
+}
+
 // A shard that can't promise in time holds up the watches that wait for it, and not those
 // that wait for others of the same leader.
 func TestSlowPromiseHoldsUpNoOther(t *testing.T) {
