@@ -105,7 +105,10 @@ type timer struct {
 	//
 	// Invariant: 0 <= ageAt <= ttl.
 	ageAt time.Duration
-	slots [slotCount]slot
+	// at is the moment that the timer is filed under in each queue, and pos its index there,
+	// or absent.
+	at  [slotCount]time.Duration
+	pos [slotCount]int32
 	// mark counts the remainders handed out for the log; aged says that the last
 	// one may still stand there.
 	mark   uint32
@@ -224,8 +227,8 @@ func (c *Clock) Due(limit int) []int64 {
 		if t == nil {
 			break
 		}
-		if t.deadline > t.slots[slotEnd].at {
-			c.ends.postpone(t, t.deadline)
+		if t.deadline > t.at[slotEnd] {
+			c.ends.refile(t, t.deadline)
 			continue
 		}
 		t.ending = true
@@ -293,8 +296,8 @@ func (c *Clock) AgingDue(limit int) []Aging {
 		if t == nil {
 			break
 		}
-		if at := t.deadline - t.ageAt; at > t.slots[slotAge].at {
-			c.ages.postpone(t, at)
+		if at := t.deadline - t.ageAt; at > t.at[slotAge] {
+			c.ages.refile(t, at)
 			continue
 		}
 		remaining := t.deadline - c.time
@@ -308,7 +311,7 @@ func (c *Clock) AgingDue(limit int) []Aging {
 		}
 		t.mark++
 		t.aged = true
-		c.ages.postpone(t, t.deadline-t.ageAt)
+		c.ages.refile(t, t.deadline-t.ageAt)
 		aging = append(aging, Aging{ID: t.id, Remaining: remaining})
 	}
 	return aging
@@ -348,11 +351,7 @@ func (c *Clock) schedule(t *timer) {
 }
 
 func newTimer(id, ttl int64) *timer {
-	t := &timer{id: id, ttl: seconds(ttl)}
-	for i := range t.slots {
-		t.slots[i].pos = absent
-	}
-	return t
+	return &timer{id: id, ttl: seconds(ttl), pos: [slotCount]int32{absent, absent}}
 }
 
 // seconds returns n seconds, 0 for a negative n, the longest duration for one

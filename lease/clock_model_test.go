@@ -230,8 +230,8 @@ func compareClock(t *rapid.T, now time.Duration, c *Clock, m *clockModel) {
 // checkQueue checks that the queue is a heap whose timers know their places.
 func checkQueue(t *rapid.T, q *queue) {
 	for i, tm := range q.timers {
-		if int(tm.slots[q.kind].pos) != i {
-			t.Fatalf("timer %d at %d believes to be at %d", tm.id, i, tm.slots[q.kind].pos)
+		if int(tm.pos[q.kind]) != i {
+			t.Fatalf("timer %d at %d believes to be at %d", tm.id, i, tm.pos[q.kind])
 		}
 		if i > 0 && (*timerHeap)(q).Less(i, (i-1)/2) {
 			t.Fatalf("timer %d at %d orders before its parent", tm.id, i)

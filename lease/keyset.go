@@ -1,36 +1,39 @@
 package lease
 
-import "slices"
+import (
+	"bytes"
+	"slices"
+)
 
-// keySet holds the keys of a lease. Most leases have one key, which costs no
-// more than the string itself. The zero value is an empty set.
+// keySet holds the keys of a lease. Most leases have one key, which is kept as it was
+// given. The zero value is an empty set.
 type keySet struct {
-	// one holds a key, or nothing.
+	// one holds a key, or nothing. It is not changed.
 	//
 	// Invariant: keys are never empty, and one is not in more.
-	one string
+	one []byte
 	// more holds the other keys; nil while there were none.
 	more map[string]struct{}
 }
 
 func (s *keySet) len() int {
 	n := len(s.more)
-	if s.one != "" {
+	if len(s.one) > 0 {
 		n++
 	}
 	return n
 }
 
-// add puts a copy of key into the set.
+// add puts key, which must not be changed any more, into the set.
 func (s *keySet) add(key []byte) {
-	if s.one == string(key) {
+	if bytes.Equal(s.one, key) {
 		return
 	}
 	if _, ok := s.more[string(key)]; ok {
 		return
 	}
-	if s.one == "" {
-		s.one = string(key)
+	if len(s.one) == 0 {
+		s.one = key
 		return
 	}
 	if s.more == nil {
@@ -40,8 +43,8 @@ func (s *keySet) add(key []byte) {
 }
 
 func (s *keySet) remove(key []byte) {
-	if s.one == string(key) {
-		s.one = ""
+	if bytes.Equal(s.one, key) {
+		s.one = nil
 		return
 	}
 	delete(s.more, string(key))
@@ -55,24 +58,20 @@ func (s *keySet) sorted() [][]byte {
 	if s.len() == 0 {
 		return nil
 	}
-	names := make([]string, 0, s.len())
-	if s.one != "" {
-		names = append(names, s.one)
+	keys := make([][]byte, 0, s.len())
+	if len(s.one) > 0 {
+		keys = append(keys, bytes.Clone(s.one))
 	}
 	for k := range s.more {
-		names = append(names, k)
+		keys = append(keys, []byte(k))
 	}
-	slices.Sort(names)
-	keys := make([][]byte, len(names))
-	for i, k := range names {
-		keys[i] = []byte(k)
-	}
+	slices.SortFunc(keys, bytes.Compare)
 	return keys
 }
 
-// every reports whether ok holds for all keys.
+// every reports whether ok, which must not change them, holds for all keys.
 func (s *keySet) every(ok func(key []byte) bool) bool {
-	if s.one != "" && !ok([]byte(s.one)) {
+	if len(s.one) > 0 && !ok(s.one) {
 		return false
 	}
 	for k := range s.more {

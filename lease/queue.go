@@ -12,49 +12,39 @@ import (
 // timer comes to its front. So a renewal costs no heap operation.
 type queue struct {
 	timers []*timer
-	kind   int // which of the timer's slots is this queue's
+	kind   int // slotEnd or slotAge
 }
 
-// slot is a timer's place in one queue.
-type slot struct {
-	// at is the moment the timer is filed under.
-	at time.Duration
-	// pos is the timer's index in the queue, or absent.
-	pos int32
-}
-
+// absent is the index of a timer that is not in the queue.
 const absent = -1
 
 // schedule files t under at, unless it is filed under an earlier moment.
 func (q *queue) schedule(t *timer, at time.Duration) {
-	s := &t.slots[q.kind]
 	switch {
-	case s.pos == absent:
-		s.at = at
+	case t.pos[q.kind] == absent:
+		t.at[q.kind] = at
 		heap.Push((*timerHeap)(q), t)
-	case at < s.at:
-		s.at = at
-		heap.Fix((*timerHeap)(q), int(s.pos))
+	case at < t.at[q.kind]:
+		q.refile(t, at)
 	}
 }
 
-// postpone files t, which is in the queue, under the later moment at.
-func (q *queue) postpone(t *timer, at time.Duration) {
-	s := &t.slots[q.kind]
-	s.at = at
-	heap.Fix((*timerHeap)(q), int(s.pos))
+// refile files t, which is in the queue, under the moment at.
+func (q *queue) refile(t *timer, at time.Duration) {
+	t.at[q.kind] = at
+	heap.Fix((*timerHeap)(q), int(t.pos[q.kind]))
 }
 
 // remove takes t out of the queue if it is there.
 func (q *queue) remove(t *timer) {
-	if pos := t.slots[q.kind].pos; pos != absent {
+	if pos := t.pos[q.kind]; pos != absent {
 		heap.Remove((*timerHeap)(q), int(pos))
 	}
 }
 
 // front returns the first timer if it is filed under now or earlier, else nil.
 func (q *queue) front(now time.Duration) *timer {
-	if len(q.timers) == 0 || q.timers[0].slots[q.kind].at > now {
+	if len(q.timers) == 0 || q.timers[0].at[q.kind] > now {
 		return nil
 	}
 	return q.timers[0]
@@ -67,7 +57,7 @@ func (q *queue) countUpTo(now time.Duration, limit int) int {
 	for next := []int{0}; len(next) > 0 && n < limit; {
 		i := next[len(next)-1]
 		next = next[:len(next)-1]
-		if i < len(q.timers) && q.timers[i].slots[q.kind].at <= now {
+		if i < len(q.timers) && q.timers[i].at[q.kind] <= now {
 			n++
 			next = append(next, 2*i+1, 2*i+2)
 		}
@@ -84,14 +74,14 @@ func (h *timerHeap) Len() int { return len(h.timers) }
 // Less orders by moment, then id.
 func (h *timerHeap) Less(i, j int) bool {
 	a, b := h.timers[i], h.timers[j]
-	return cmp.Or(cmp.Compare(a.slots[h.kind].at, b.slots[h.kind].at), cmp.Compare(a.id, b.id)) < 0
+	return cmp.Or(cmp.Compare(a.at[h.kind], b.at[h.kind]), cmp.Compare(a.id, b.id)) < 0
 }
 
 // Swap exchanges two timers.
 func (h *timerHeap) Swap(i, j int) {
 	h.timers[i], h.timers[j] = h.timers[j], h.timers[i]
-	h.timers[i].slots[h.kind].pos = int32(i)
-	h.timers[j].slots[h.kind].pos = int32(j)
+	h.timers[i].pos[h.kind] = int32(i)
+	h.timers[j].pos[h.kind] = int32(j)
 }
 
 // Push adds a timer at the end.
@@ -100,7 +90,7 @@ func (h *timerHeap) Push(x any) {
 	if !ok {
 		return
 	}
-	t.slots[h.kind].pos = int32(len(h.timers))
+	t.pos[h.kind] = int32(len(h.timers))
 	h.timers = append(h.timers, t)
 }
 
@@ -110,6 +100,6 @@ func (h *timerHeap) Pop() any {
 	t := h.timers[last]
 	h.timers[last] = nil
 	h.timers = h.timers[:last]
-	t.slots[h.kind].pos = absent
+	t.pos[h.kind] = absent
 	return t
 }

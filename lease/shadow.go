@@ -52,7 +52,8 @@ func (t *Table) Register(b *pebble.Batch, id int64, shard uint64) (incarnation u
 	case e.Ending:
 		return 0, ErrEnding
 	}
-	at, known := slices.BinarySearch(e.shards, shard)
+	shards := e.shards()
+	at, known := slices.BinarySearch(shards, shard)
 	if known {
 		return e.Incarnation, nil
 	}
@@ -60,7 +61,8 @@ func (t *Table) Register(b *pebble.Batch, id int64, shard uint64) (incarnation u
 		return 0, fmt.Errorf("write registration of lease %x: %w", id, err)
 	}
 	// Readers may hold the old list.
-	e.shards = slices.Insert(slices.Clone(e.shards), at, shard)
+	shards = slices.Insert(slices.Clone(shards), at, shard)
+	e.others = &shards
 	return e.Incarnation, nil
 }
 
@@ -70,7 +72,7 @@ func (t *Table) Registered(id int64) []uint64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if e, ok := t.leases[id]; ok {
-		return e.shards
+		return e.shards()
 	}
 	return nil
 }
@@ -216,7 +218,8 @@ func (t *Table) loadShadows(leases map[int64]*entry) (shadows map[int64]*shadow,
 		if len(value) > 0 {
 			return keys.ErrNewer
 		}
-		e.shards = append(e.shards, binary.BigEndian.Uint64(rest))
+		shards := append(e.shards(), binary.BigEndian.Uint64(rest))
+		e.others = &shards
 		return nil
 	})
 	return shadows, tombstones, err

@@ -59,9 +59,17 @@ const Bytes = 256
 type entry struct {
 	Record
 	keys keySet
-	// shards are those that may have keys of the lease beside its home, in order. The
-	// list is replaced, never changed.
-	shards []uint64
+	// others are the shards that may have keys of the lease beside its home, in order; nil for
+	// none, as of most leases. What it points to is replaced, never changed.
+	others *[]uint64
+}
+
+// shards returns the shards that may have keys of the lease beside its home.
+func (e *entry) shards() []uint64 {
+	if e.others == nil {
+		return nil
+	}
+	return *e.others
 }
 
 // tableByte leads every key of a table below the prefix of its replica.
@@ -184,7 +192,7 @@ func (t *Table) Revoke(b *pebble.Batch, id int64) ([][]byte, error) {
 	if err := b.Delete(t.recordKey(id), nil); err != nil {
 		return nil, fmt.Errorf("delete lease %x: %w", id, err)
 	}
-	for _, shard := range e.shards {
+	for _, shard := range e.shards() {
 		if err := b.Delete(t.registrationKey(id, shard), nil); err != nil {
 			return nil, fmt.Errorf("delete registration of lease %x: %w", id, err)
 		}
@@ -234,8 +242,8 @@ func (t *Table) change(b *pebble.Batch, id int64, f func(*Record)) error {
 	return nil
 }
 
-// Attach hangs key, which is copied, on a lease that must be there, or on its shadow.
-// A key that already hangs on it stays.
+// Attach hangs key, which is kept and must not be changed, on a lease that must be there, or on
+// its shadow. A key that already hangs on it stays.
 func (t *Table) Attach(id int64, key []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -320,7 +328,7 @@ func (t *Table) Keys(id int64) [][]byte {
 
 // Every reports whether ok holds for every key of lease id, as it does where there
 // are none. It asks in no order, and until the first that is not. ok must not call
-// the table.
+// the table, nor keep or change a key.
 func (t *Table) Every(id int64, ok func(key []byte) bool) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -112,7 +112,6 @@ func TestTableModel(t *testing.T) {
 				if m.keys[id] != nil {
 					table.Attach(id, key)
 					m.keys[id][string(key)] = true
-					key[0] = 'z' // the table must have its own copy
 				}
 			},
 			"detach": func(t *rapid.T) {
@@ -142,8 +141,12 @@ func compareTable(t *rapid.T, table *Table, m *tableModel) {
 	for _, id := range slices.Sorted(maps.Keys(m.records)) {
 		r := m.records[id]
 		want = append(want, r)
-		if diff := cmp.Diff(m.sortedKeys(id), table.Keys(id)); diff != "" {
+		got := table.Keys(id)
+		if diff := cmp.Diff(m.sortedKeys(id), got); diff != "" {
 			t.Fatalf("keys of %d (-want +got):\n%s", id, diff)
+		}
+		for _, key := range got {
+			key[0] = 'z' // they are the caller's
 		}
 		asked := 0
 		if !table.Every(id, func(key []byte) bool { asked++; return m.keys[id][string(key)] }) || asked != len(m.keys[id]) {

@@ -79,7 +79,7 @@ func (v *View) Size() int64 { return v.st.added - v.s.sweep.removed.Load() }
 func (v *View) LiveSize() int64 { return v.st.live }
 
 // EachLease calls fn for each current key with a lease, in key order, until fn
-// returns false. fn must not change key.
+// returns false. fn may keep key and must not change it.
 func (v *View) EachLease(fn func(lease int64, key []byte) bool) {
 	v.cur.Scan(func(it *item) bool { return it.lease == 0 || fn(it.lease, it.key) })
 }
