@@ -90,6 +90,9 @@ type Host struct {
 	// since is the last time that the oracle has named (together.go), nil before the first.
 	since atomic.Pointer[Since]
 
+	// turns are those of the batches with numbers.
+	turns turns
+
 	stop chan struct{}
 	wg   sync.WaitGroup
 
@@ -120,6 +123,7 @@ func OpenHost(cfg HostConfig) (*Host, error) {
 		cfg:      cfg,
 		events:   newEventQueue(),
 		origin:   binary.BigEndian.Uint64(seed[:]),
+		turns:    newTurns(),
 		stop:     make(chan struct{}),
 		replicas: make(map[uint64]*Replica),
 		early:    make(map[uint64]Leader),

@@ -134,6 +134,7 @@ func (r *Replica) stepDown(err error) {
 func (r *Replica) clearLocked() []*call {
 	calls := append(r.queue, r.waiting...)
 	for _, a := range r.asks {
+		a.turn.end()
 		calls = append(calls, a.calls...)
 	}
 	for _, g := range r.ready {

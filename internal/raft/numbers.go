@@ -13,7 +13,8 @@ import (
 //
 //		waiting -> ask -> ready group -> batch in flight -> applied
 //
-//	 1. The calls that a request for numbers serves are fixed when it is sent.
+//	 1. The calls that a request for numbers serves are fixed when it is sent, which
+//	    is when it is the batch's turn (turns.go).
 //	    Numbers that are left over are thrown away.
 //	 2. Requests are answered in any order and used in the order they were sent.
 //	 3. The calls get their numbers, and become a group that reads can see, in one
@@ -34,6 +35,9 @@ const (
 // ask is a request for numbers.
 type ask struct {
 	calls []*call
+	// turn is that of the batch, which ends with the request, or with the group that has
+	// the numbers. Protected by the replica's mu.
+	turn turn
 	// answered is closed when the attempt under way has an answer or was given up,
 	// and replaced by the next attempt's. Protected by the replica's mu.
 	answered chan struct{}
@@ -64,6 +68,8 @@ type group struct {
 	// gone is closed when the group has applied or never will; nil until somebody
 	// waits for it.
 	gone chan struct{}
+	// turn ends when the group leaves the table.
+	turn turn
 }
 
 // touches reports whether a call of the group may write one of the spans.
@@ -109,21 +115,42 @@ func (g *group) index() {
 // leave wakes those who wait for the group. The replica's mu must be held, and the
 // group must have left the table.
 func (g *group) leave() {
+	g.turn.end()
 	if g.gone != nil {
 		close(g.gone)
 		g.gone = nil
 	}
 }
 
+// asksLocked reports whether numbers are to be asked for. r.mu must be held.
+func (r *Replica) asksLocked() bool {
+	return r.serving != 0 && !r.held && len(r.waiting) > 0 && len(r.asks) < maxAsks
+}
+
+// awaitTurn waits for a turn, and has numbers be asked for if that is still wanted then.
+func (r *Replica) awaitTurn() {
+	defer r.wg.Done()
+	turn := r.host.turns.take(r.ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.awaitingTurn = false
+	if r.asksLocked() {
+		r.askLocked(turn)
+	} else {
+		turn.end()
+	}
+	r.wake()
+}
+
 // askLocked sends the calls that wait for numbers on their way to the oracle, as many
 // as a batch holds. r.mu must be held, and the replica must serve.
-func (r *Replica) askLocked() {
+func (r *Replica) askLocked(turn turn) {
 	var room room
 	n := 0
 	for n < len(r.waiting) && room.take(r.waiting[n]) {
 		n++
 	}
-	a := &ask{calls: slices.Clone(r.waiting[:n])}
+	a := &ask{calls: slices.Clone(r.waiting[:n]), turn: turn}
 	rest := copy(r.waiting, r.waiting[n:])
 	clear(r.waiting[rest:])
 	r.waiting = r.waiting[:rest]
@@ -167,6 +194,7 @@ func (r *Replica) attempt(a *ask, by Leading, pause time.Duration) {
 			break
 		}
 		r.asks = slices.DeleteFunc(r.asks, func(b *ask) bool { return a == b })
+		a.turn.end()
 		r.admitLocked()
 	}
 	r.wake()
@@ -208,7 +236,7 @@ func (r *Replica) admitLocked() {
 			number += int64(c.Numbers)
 		}
 		r.used = number - 1
-		r.ready = append(r.ready, &group{calls: a.calls, first: a.block.First, compacted: a.block.Compacted})
+		r.ready = append(r.ready, &group{calls: a.calls, first: a.block.First, compacted: a.block.Compacted, turn: a.turn})
 	}
 }
 

@@ -144,8 +144,14 @@ func (r *Replica) proposer() {
 		r.mu.Lock()
 		term := r.serving
 		switch {
-		case term != 0 && !r.held && len(r.waiting) > 0 && len(r.asks) < maxAsks:
-			r.askLocked()
+		case r.asksLocked() && !r.awaitingTurn:
+			if turn, ok := r.host.turns.try(); ok {
+				r.askLocked(turn)
+			} else {
+				r.awaitingTurn = true
+				r.wg.Add(1)
+				go r.awaitTurn()
+			}
 			r.mu.Unlock()
 		case term != 0 && !r.held && len(r.flight) < maxFlight && len(r.queue)+len(r.ready) > 0:
 			f := r.takeLocked(term)
@@ -159,7 +165,7 @@ func (r *Replica) proposer() {
 			}
 			succeeded = doubtful
 			r.send(&flight{term: term}, false)
-		case len(r.flight)+len(r.queue)+len(r.waiting)+len(r.asks)+len(r.ready) == 0, r.closed:
+		case len(r.flight)+len(r.queue)+len(r.waiting)+len(r.asks)+len(r.ready) == 0 && !r.awaitingTurn, r.closed:
 			r.proposing = false
 			r.mu.Unlock()
 			return

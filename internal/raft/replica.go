@@ -91,6 +91,8 @@ type Replica struct {
 	// asks are the requests for numbers whose calls have none yet, in the order in
 	// which they were sent.
 	asks []*ask
+	// awaitingTurn says that a goroutine waits for the turn of the next request.
+	awaitingTurn bool
 	// ready are the groups that wait for a place in a batch. Their numbers rise.
 	ready []*group
 	// sending is the batch that is being put together, nil if none is.
