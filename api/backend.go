@@ -26,6 +26,15 @@ type Store interface {
 	// entry.
 	Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error)
 	Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error)
+
+	// RangeInShard is Range of the newest keys of one shard, behind a proof of that shard
+	// alone.
+	RangeInShard(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error)
+	// Peek answers a range request from what this node knows at revision least or later,
+	// whoever asks.
+	Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*pb.RangeResponse, error)
+	// Divided reports whether the keys of a range lie on several shards.
+	Divided(key, end []byte) bool
 }
 
 // Leases is the lease table as the Lease service sees it.

@@ -5,13 +5,13 @@ import (
 	"errors"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	"go.etcd.io/etcd/client/v3/concurrency"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/lock"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/router"
 )
@@ -51,8 +51,9 @@ var (
 
 	// What a waiter hears whose own key has gone. Lock and Election send every
 	// error as Unknown, with etcd's text.
-	errLockLost     = unknown(concurrency.ErrSessionExpired.Error())
+	errLockLost     = unknown("mutex: session is expired")
 	errCampaignLost = unknown("election: session is expired")
+	errNoLeaderKey  = unknown(`"leader" field must be provided`)
 
 	errStreamSort    = unimplemented("RangeStream does not support custom sort orders")
 	errStreamFilter  = unimplemented("RangeStream does not support revision filters")
@@ -103,6 +104,10 @@ var sentinels = []struct{ is, wire error }{
 	{auth.ErrOldRevision, rpctypes.ErrGRPCAuthOldRevision},
 	{router.ErrOutdated, rpctypes.ErrGRPCAuthOldRevision},
 	{router.ErrSeveralShards, errSeveralShards},
+
+	{lock.ErrNotLeader, unknown("election: not leader")},
+	{lock.ErrNoLeader, unknown("election: no leader")},
+	{lock.ErrClosed, rpctypes.ErrGRPCStopped},
 
 	{raft.ErrTimeout, rpctypes.ErrGRPCTimeout},
 	{raft.ErrStopped, rpctypes.ErrGRPCStopped},

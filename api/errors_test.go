@@ -13,6 +13,7 @@ import (
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/lock"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/router"
 )
@@ -69,6 +70,9 @@ func TestToStatus(t *testing.T) {
 			"latchkey: the keys of the request lie on several shards, and writes over several shards are not implemented: " +
 				`the keys from "" on are divided at ""`,
 		},
+		{lock.ErrNotLeader, codes.Unknown, "election: not leader"},
+		{lock.ErrNoLeader, codes.Unknown, "election: no leader"},
+		{lock.ErrClosed, codes.Unavailable, "etcdserver: server stopped"},
 		{errors.New("disk on fire"), codes.Unknown, "disk on fire"},
 	}
 	for _, s := range sentinels {

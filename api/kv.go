@@ -35,6 +35,18 @@ func (s *kvService) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRes
 	return resp, nil
 }
 
+// rangeInShard is Range of keys of one shard, behind a proof of that shard alone.
+func (s *kvService) rangeInShard(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	resp, err := checked(ctx, s.gate, needNothing, func(ctx context.Context) (*pb.RangeResponse, error) {
+		return s.store.RangeInShard(ctx, r)
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp.Header = s.headers.fill(resp.Header)
+	return resp, nil
+}
+
 // RangeStream answers like Range, in chunks of about the size of a large
 // request. The last chunk carries header, more and count.
 func (s *kvService) RangeStream(r *pb.RangeRequest, stream pb.KV_RangeStreamServer) error {

@@ -158,6 +158,18 @@ func (n *node) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse
 	return v.Range(ctx, r)
 }
 
+func (n *node) RangeInShard(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return n.Range(ctx, r)
+}
+
+func (n *node) Peek(ctx context.Context, r *pb.RangeRequest, _ int64) (*pb.RangeResponse, error) {
+	v := n.store.View()
+	defer v.Close()
+	return v.Range(ctx, r)
+}
+
+func (n *node) Divided(_, _ []byte) bool { return false }
+
 func (n *node) RangeStream(
 	ctx context.Context, r *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error,
 ) error {

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/latchkey-db/latchkey/lock"
 )
 
 // headerTimeout bounds how long a connection may take to show what it speaks, and
@@ -45,7 +47,9 @@ type Server struct {
 	http    map[Traffic]*http.Server
 	health  *health.Server
 	streams *streams
-	log     *slog.Logger
+	// locks are behind Lock and Election.
+	locks *lock.Service
+	log   *slog.Logger
 	// What is measured.
 	watches *watchMetrics
 	upkeep  *maintenanceMetrics
@@ -246,6 +250,7 @@ func (s *Server) Stop(ctx context.Context) {
 	}
 	s.inner.Stop()
 	s.handlers.Wait()
+	s.locks.Close()
 	s.serving.Wait()
 	s.streams.readers.Wait()
 	s.background.Wait()

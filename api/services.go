@@ -7,10 +7,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/latchkey-db/latchkey/lock"
 )
 
-// services are the gRPC services of a server. Lock and Election use the others by
-// the same values that clients are served by.
+// services are the gRPC services of a server. Lock and Election stand on those of keys and
+// leases, by the same values that clients are served by.
 type services struct {
 	kv          pb.KVServer
 	watch       pb.WatchServer
@@ -35,8 +37,10 @@ func (s *Server) services() *services {
 	}
 	admit := &admission{cluster: c.Cluster, size: c.Maintenance.DBSize, quota: c.QuotaBytes, log: s.log}
 	gate := &gate{users: c.Users, tokens: c.Tokens, certificates: c.CertificateUsers, log: s.log}
+	kv := &kvService{store: c.Store, headers: h, rules: ru, admit: admit, gate: gate}
+	leases := &leaseService{leases: c.Leases, headers: h, rules: ru, admit: admit, streams: s.streams, gate: gate}
 	all := &services{
-		kv: &kvService{store: c.Store, headers: h, rules: ru, admit: admit, gate: gate},
+		kv: kv,
 		watch: &watchService{
 			watches:  c.Watches,
 			headers:  h,
@@ -46,9 +50,7 @@ func (s *Server) services() *services {
 			maxBytes: c.MaxRequestBytes + messageOverhead,
 			interval: c.ProgressInterval,
 		},
-		lease: &leaseService{
-			leases: c.Leases, headers: h, rules: ru, admit: admit, streams: s.streams, gate: gate,
-		},
+		lease:   leases,
 		cluster: &clusterService{cluster: c.Cluster, headers: h, gate: gate},
 		auth: &authService{
 			users: c.Users, tokens: c.Tokens, gate: gate, headers: h, rules: ru, cost: c.BcryptCost, log: s.log,
@@ -58,8 +60,10 @@ func (s *Server) services() *services {
 		},
 		health: s.health,
 	}
-	clients := &callers{kv: all.kv, watch: all.watch, lease: all.lease, watches: c.Watches, streams: s.streams}
-	all.lock, all.election = &lockService{callers: clients}, &electionService{callers: clients}
+	below := lockStore{kv: kv, lease: leases, watches: c.Watches}
+	s.locks = lock.New(below, below)
+	t := turns{locks: s.locks, streams: s.streams, headers: h}
+	all.lock, all.election = &lockService{turns: t}, &electionService{turns: t}
 	return all
 }
 

@@ -3,10 +3,13 @@ package cases
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
+	"sync"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"google.golang.org/grpc"
@@ -97,6 +100,43 @@ func TestWaiterHearsOfItsLostSession(t *testing.T) {
 	err = harness.Within(t, "the candidate without a session", harness.Promptly, campaign)
 	if st := status.Convert(err); st.Code() != codes.Unknown || st.Message() != "election: session is expired" {
 		t.Errorf("the candidate without a session: %v", err)
+	}
+}
+
+// Users of etcd's recipe and of its Lock call stand in one line: they get the lock in the
+// order of asking, and never two at a time.
+func TestRecipeAndCallStandInOneLine(t *testing.T) {
+	s := serve(t)
+	held := concurrency.NewMutex(s.session(s.C), "l")
+	s.lock(held)
+	var order []int
+	var all sync.WaitGroup
+	const lockers = 12
+	for i := range lockers {
+		m := concurrency.NewMutex(s.session(s.C), "l")
+		lease, bound := s.Grant(0, 60), s.Bound()
+		all.Go(func() {
+			var err error
+			var key string
+			if i%2 == 0 {
+				err = m.Lock(bound)
+				key = m.Key()
+			} else {
+				key, _, err = s.lockRPC(bound, "l", lease)
+			}
+			if err != nil {
+				t.Errorf("locker %d: %v", i, err)
+				return
+			}
+			order = append(order, i) // the lock itself guards it
+			s.Delete(key)
+		})
+		s.await("l/", int64(i)+2)
+	}
+	s.unlock(held)
+	all.Wait()
+	if len(order) != lockers || !slices.IsSorted(order) {
+		t.Errorf("the lock went to %v", order)
 	}
 }
 

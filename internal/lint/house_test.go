@@ -372,7 +372,7 @@ func TestHouseRules(t *testing.T) {
 // Packages that others must understand before they change them have a page.
 func TestDesignPages(t *testing.T) {
 	top := root(t)
-	for _, name := range []string{"shard", "router", "placement", "mvcc"} {
+	for _, name := range []string{"shard", "router", "lock", "placement", "mvcc"} {
 		dir := filepath.Join(top, name)
 		if _, err := os.Stat(dir); err != nil {
 			continue

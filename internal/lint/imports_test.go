@@ -48,7 +48,7 @@ var allowed = map[string][]string{
 
 	"api":             {"auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
 	"api/latchkey/v1": {},
-	"lock":            {"router", "internal/invariant", "internal/keys"},
+	"lock":            {"router", "mvcc", "internal/invariant", "internal/keys"},
 	"router":          {"auth", "placement", "system", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft", "internal/share"},
 	"system":          {"auth", "placement", "internal/invariant", "internal/keys", "internal/raft"},
 	"placement":       {"internal/invariant", "internal/keys"},
@@ -101,13 +101,10 @@ var confined = map[string]struct {
 // serverParts are the packages of etcd's server module that stand on its client
 // alone, and so bring none of the server into the binary.
 var serverParts = map[string]bool{
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election":                 true,
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb":    true,
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb/gw": true,
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock":                     true,
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb":            true,
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb/gw":         true,
-	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter":                   true,
 }
 
 // listed is what go list tells of a package.
@@ -268,7 +265,7 @@ func TestImportFaults(t *testing.T) {
 		{listed{ImportPath: module + "/api", TestImports: []string{"go.uber.org/zap"}}, ""},
 		{listed{ImportPath: module + "/api", Imports: []string{"go.uber.org/zap/zapcore"}}, "api must not import go.uber.org/zap/zapcore"},
 		{listed{ImportPath: module + "/api", Imports: []string{"go.uber.org/zapper"}}, ""},
-		{listed{ImportPath: module + "/api", Imports: []string{"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock"}}, ""},
+		{listed{ImportPath: module + "/api", Imports: []string{"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"}}, ""},
 		{
 			listed{ImportPath: module + "/api", Imports: []string{"go.etcd.io/etcd/server/v3/etcdserver"}},
 			"api must not import go.etcd.io/etcd/server/v3/etcdserver",

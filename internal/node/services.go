@@ -38,6 +38,22 @@ func (s services) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespo
 	return s.Router.Range(ctx, r)
 }
 
+// RangeInShard reads keys of one shard, unless what this node holds may be wrong.
+func (s services) RangeInShard(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	if s.node.others.suspect() {
+		return nil, mvcc.ErrCorrupt
+	}
+	return s.Router.RangeInShard(ctx, r)
+}
+
+// Peek reads what this node knows, unless that may be wrong.
+func (s services) Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*pb.RangeResponse, error) {
+	if s.node.others.suspect() {
+		return nil, mvcc.ErrCorrupt
+	}
+	return s.Router.Peek(ctx, r, least)
+}
+
 // RangeStream is Range in chunks.
 func (s services) RangeStream(ctx context.Context, r *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
 	if s.node.others.suspect() {

@@ -1,0 +1,106 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// Errors of calls.
+var (
+	// ErrLost is returned to a caller whose own key has gone while it waited, mostly because
+	// its lease has ended.
+	ErrLost = errors.New("lock: the caller's key is gone")
+	// ErrNotLeader is returned to a candidate for what only the leader may do.
+	ErrNotLeader = errors.New("lock: the candidate is not the leader")
+	// ErrNoLeader is returned where nobody has campaigned.
+	ErrNoLeader = errors.New("lock: there is no leader")
+	// ErrClosed is returned to who waits when the service is closed.
+	ErrClosed = errors.New("lock: the service is closed")
+)
+
+// Store is the keyspace and its leases. Calls are made with the context of the client's
+// call, and so with its rights; errors are passed on to the client as they are.
+type Store interface {
+	Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error)
+	Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error)
+	// RangeInShard is Range of keys of one shard, behind a proof of that shard alone.
+	RangeInShard(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error)
+	DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error)
+	LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error)
+	// Divided reports whether keys of a range lie on several shards, so that no transaction
+	// can hold them all.
+	Divided(key, end []byte) bool
+}
+
+// Node is what this node has applied of the keyspace. No rights are asked for it.
+type Node interface {
+	// Peek answers a range request from what the node knows at revision least or later.
+	Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*pb.RangeResponse, error)
+	// Watch returns watchers of what the node applies.
+	Watch() Watchers
+}
+
+// Watchers are some watchers of the keyspace. One goroutine calls the methods.
+type Watchers interface {
+	// Add starts a watcher and returns a revision up to which it has been handed everything;
+	// without a start in o it is handed all after that.
+	Add(id int64, o mvcc.WatchOptions) (rev int64)
+	Remove(id int64) bool
+	// Ready is readable when Poll may have something.
+	Ready() <-chan struct{}
+	// Poll returns the next batch, or false.
+	Poll() (mvcc.WatchBatch, bool, error)
+	Close()
+}
+
+// Service has callers take turns. Close ends it.
+type Service struct {
+	store Store
+	node  Node
+
+	// leaving has room for those who give up a place at a time.
+	leaving chan struct{}
+
+	// ctx ends with the service, by end.
+	ctx context.Context //nolint:containedctx // the lifetime of what follows queues, which belongs to no call
+	end context.CancelCauseFunc
+	// tracking counts the goroutines that follow queues.
+	tracking sync.WaitGroup
+
+	mu sync.Mutex
+	// tracked are the queues that somebody waits in, by prefix; protected by mu.
+	tracked map[string]*tracker
+}
+
+// maxLeaving is how many callers give up their places at a time. Where thousands are lost at
+// once the others wait, so that they are not turned away by a shard that has too many
+// requests, and leave nothing behind.
+const maxLeaving = 256
+
+// maxDeparture is how long that may take each of them. Without a majority nobody can leave, and
+// a server that stops waits for those who try.
+const maxDeparture = 10 * time.Second
+
+// New returns a service over a node's keyspace.
+func New(store Store, node Node) *Service {
+	ctx, end := context.WithCancelCause(context.Background())
+	return &Service{
+		store: store, node: node, leaving: make(chan struct{}, maxLeaving),
+		ctx: ctx, end: end, tracked: make(map[string]*tracker),
+	}
+}
+
+// Close ends what follows queues, and who still waits hears ErrClosed. It returns when
+// nothing of the service runs but calls, which the caller ends.
+func (s *Service) Close() {
+	s.mu.Lock()
+	s.end(ErrClosed)
+	s.mu.Unlock()
+	s.tracking.Wait()
+}

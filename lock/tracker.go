@@ -1,0 +1,239 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// tracker follows the keys of one queue on this node, for all who wait in it here. It
+// begins with the first of them and ends with the last.
+type tracker struct {
+	s      *Service
+	prefix string
+	// stop ends it. The service's mu is held.
+	stop context.CancelFunc
+	// waiting is the number of waiters; the service's mu protects it.
+	waiting int
+
+	mu sync.Mutex
+	// waiters are by key; protected by mu, with what follows. Two calls of one lease wait
+	// for one key.
+	waiters map[string][]*waiter
+	// queue is what this node knows of the queue at revision rev, nil while it is read.
+	queue *queue
+	rev   int64
+}
+
+// waiter is a call that waits for its turn.
+type waiter struct {
+	key     string
+	created int64
+	// turn has room for the one thing that the waiter is told.
+	turn chan turn
+	told bool
+}
+
+// turn is what a waiter waits for: that it was the first at revision rev, or why it need not
+// wait on.
+type turn struct {
+	rev int64
+	err error
+}
+
+// tell tells the waiter what it waits for. The tracker's mu must be held.
+func (w *waiter) tell(t turn) {
+	if !w.told {
+		w.told = true
+		w.turn <- t
+	}
+}
+
+// join has a waiter told of its turn in a queue, until leave is called.
+func (s *Service) join(prefix string, w *waiter) (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := context.Cause(s.ctx); err != nil {
+		return nil, err
+	}
+	tr := s.tracked[prefix]
+	if tr == nil {
+		var ctx context.Context
+		tr = &tracker{s: s, prefix: prefix, waiters: make(map[string][]*waiter)}
+		ctx, tr.stop = context.WithCancel(s.ctx)
+		s.tracked[prefix] = tr
+		s.tracking.Go(func() { tr.run(ctx) })
+	}
+	tr.waiting++
+	tr.add(w)
+	return func() { s.leave(tr, w) }, nil
+}
+
+func (s *Service) leave(tr *tracker, w *waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	tr.remove(w)
+	if tr.waiting--; tr.waiting == 0 {
+		s.drop(tr)
+	}
+}
+
+// drop ends a tracker. mu must be held.
+func (s *Service) drop(tr *tracker) {
+	tr.stop()
+	if s.tracked[tr.prefix] == tr {
+		delete(s.tracked, tr.prefix)
+	}
+}
+
+func (tr *tracker) add(w *waiter) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.waiters[w.key] = append(tr.waiters[w.key], w)
+	if tr.queue != nil {
+		tr.judge(w)
+	}
+}
+
+func (tr *tracker) remove(w *waiter) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	rest := slices.DeleteFunc(tr.waiters[w.key], func(o *waiter) bool { return o == w })
+	if tr.waiters[w.key] = rest; len(rest) == 0 {
+		delete(tr.waiters, w.key)
+	}
+}
+
+// judge tells a waiter what the queue says of it, if anything. mu must be held.
+func (tr *tracker) judge(w *waiter) {
+	e := tr.queue.byKey[w.key]
+	switch {
+	case e != nil && e.created == w.created:
+		if e == tr.queue.first {
+			w.tell(turn{rev: tr.rev})
+		}
+	case e != nil && e.created > w.created, e == nil && w.created <= tr.rev:
+		w.tell(turn{err: ErrLost})
+	default: // its key is still to come
+	}
+}
+
+// run follows the queue until ctx ends. When it can't any more all who wait hear why.
+func (tr *tracker) run(ctx context.Context) {
+	err := tr.track(ctx)
+	tr.s.mu.Lock()
+	tr.s.drop(tr)
+	tr.s.mu.Unlock()
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, ws := range tr.waiters {
+		for _, w := range ws {
+			w.tell(turn{err: err})
+		}
+	}
+}
+
+// errOvertaken says that history which a watch needed is compacted.
+var errOvertaken = errors.New("a compaction has overtaken the watch")
+
+// only is the id of a watcher that is alone.
+const only = 1
+
+func (tr *tracker) track(ctx context.Context) error {
+	w := tr.s.node.Watch()
+	defer w.Close()
+	for {
+		err := tr.trackFrom(ctx, w)
+		if !errors.Is(err, errOvertaken) {
+			return err
+		}
+	}
+}
+
+// trackFrom reads the queue as it is and follows it from there.
+func (tr *tracker) trackFrom(ctx context.Context, w Watchers) error {
+	end := keys.PrefixEnd([]byte(tr.prefix))
+	// The watcher is there before the queue is read: whatever the read does not show comes
+	// as an event.
+	from := w.Add(only, mvcc.WatchOptions{Key: []byte(tr.prefix), End: end})
+	defer w.Remove(only)
+	resp, err := tr.s.node.Peek(ctx, &pb.RangeRequest{
+		Key: []byte(tr.prefix), RangeEnd: end, SortTarget: pb.RangeRequest_CREATE, SortOrder: pb.RangeRequest_ASCEND,
+	}, from)
+	if err != nil {
+		return err
+	}
+	tr.load(resp)
+	for {
+		batch, ok, err := w.Poll()
+		switch {
+		case err != nil:
+			return err
+		case ok && batch.CompactRev != 0:
+			return errOvertaken
+		case ok:
+			tr.apply(batch.Events)
+			continue
+		}
+		select {
+		case <-w.Ready():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// load takes what the queue is at a revision.
+func (tr *tracker) load(resp *pb.RangeResponse) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.queue, tr.rev = newQueue(resp.Kvs), resp.Header.Revision
+	for _, ws := range tr.waiters {
+		for _, w := range ws {
+			tr.judge(w)
+		}
+	}
+}
+
+// apply takes changes of the queue, in the order of revisions, and tells those of it whom
+// they concern: who stands first now, and who has gone.
+func (tr *tracker) apply(events []*mvccpb.Event) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, ev := range events {
+		if ev.Kv.ModRevision <= tr.rev {
+			continue // the queue was read with it
+		}
+		if ev.Type == mvccpb.Event_DELETE {
+			tr.queue.delete(string(ev.Kv.Key), ev.Kv.ModRevision)
+		} else {
+			tr.queue.put(ev.Kv)
+		}
+	}
+	if len(events) > 0 {
+		tr.rev = max(tr.rev, events[len(events)-1].Kv.ModRevision)
+	}
+	for _, ev := range events {
+		tr.judgeAll(string(ev.Kv.Key))
+	}
+	if first := tr.queue.first; first != nil {
+		tr.judgeAll(first.key)
+	}
+}
+
+// judgeAll judges who waits for a key. mu must be held.
+func (tr *tracker) judgeAll(key string) {
+	for _, w := range tr.waiters[key] {
+		tr.judge(w)
+	}
+}
