@@ -7,8 +7,6 @@ import (
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
-	"github.com/latchkey-db/latchkey/lease"
 )
 
 // maxKeepAliveWorkers bounds the renewals of one stream that wait at a time. A
@@ -137,16 +135,9 @@ func (k *keepAlive) serve(ctx context.Context, first renewal) {
 	}
 }
 
-// renew renews one lease and answers. A lease that is not there gets the time to
-// live 0.
+// renew renews one lease and answers.
 func (k *keepAlive) renew(ctx context.Context, r renewal) error {
-	resp, err := checked(ctx, k.service.gate, needUser, func(ctx context.Context) (*pb.LeaseKeepAliveResponse, error) {
-		resp, err := k.service.leases.LeaseRenew(ctx, r.id)
-		if errors.Is(err, lease.ErrNotFound) {
-			return &pb.LeaseKeepAliveResponse{ID: r.id}, nil
-		}
-		return resp, err
-	})
+	resp, err := k.service.renew(ctx, r.id)
 	if err != nil {
 		return err
 	}

@@ -99,6 +99,17 @@ func (s *leaseService) LeaseLeases(ctx context.Context, r *pb.LeaseLeasesRequest
 	return resp, nil
 }
 
+// renew renews one lease. One that is not there gets the time to live 0.
+func (s *leaseService) renew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error) {
+	return checked(ctx, s.gate, needUser, func(ctx context.Context) (*pb.LeaseKeepAliveResponse, error) {
+		resp, err := s.leases.LeaseRenew(ctx, id)
+		if errors.Is(err, lease.ErrNotFound) {
+			return &pb.LeaseKeepAliveResponse{ID: id}, nil
+		}
+		return resp, err
+	})
+}
+
 // LeaseKeepAlive renews leases as their ids come in. The answers come in the
 // order in which the renewals are done.
 func (s *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {

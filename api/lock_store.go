@@ -47,6 +47,21 @@ func (s lockStore) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb
 	return s.lease.LeaseGrant(ctx, r)
 }
 
+// LeaseRevoke ends a lease with its keys.
+func (s lockStore) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+	return s.lease.LeaseRevoke(ctx, r)
+}
+
+// LeaseRenew renews a lease.
+func (s lockStore) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error) {
+	return s.lease.renew(ctx, id)
+}
+
+// LeaseTimeToLive tells what a lease has left.
+func (s lockStore) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+	return s.lease.LeaseTimeToLive(ctx, r)
+}
+
 // Divided reports whether keys lie on several shards.
 func (s lockStore) Divided(key, end []byte) bool { return s.kv.store.Divided(key, end) }
 

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"time"
+
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
@@ -61,7 +63,7 @@ func (s *Server) services() *services {
 		health: s.health,
 	}
 	below := lockStore{kv: kv, lease: leases, watches: c.Watches}
-	s.locks = lock.New(below, below)
+	s.locks = lock.New(below, below, time.Now)
 	t := turns{locks: s.locks, streams: s.streams, headers: h}
 	all.lock, all.election = &lockService{turns: t}, &electionService{turns: t}
 	return all

@@ -21,13 +21,16 @@ func (s *Service) Campaign(ctx context.Context, name []byte, lease int64, value 
 	if err != nil {
 		return Candidate{}, err
 	}
+	if e.found != nil && written(e.found) {
+		return Candidate{}, ErrOtherMode
+	}
 	if e.found != nil && !bytes.Equal(e.found.Value, value) {
 		if _, err := s.Proclaim(ctx, e.Place, value); err != nil {
 			s.quit(ctx, e.Place)
 			return Candidate{}, err
 		}
 	}
-	if _, err := s.hold(ctx, prefix, &e); err != nil {
+	if _, err := s.stay(ctx, prefix, &e); err != nil {
 		return Candidate{}, err
 	}
 	return Candidate{e.Place, e.header}, nil
@@ -40,10 +43,9 @@ func (s *Service) Proclaim(ctx context.Context, p Place, value []byte) (*pb.Resp
 		return nil, err
 	}
 	key := []byte(p.Key)
-	put := &pb.PutRequest{Key: key, Value: value, Lease: lease}
 	resp, err := s.store.Txn(ctx, &pb.TxnRequest{
 		Compare: created(key, p.Token),
-		Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: put}}},
+		Success: []*pb.RequestOp{putOp(&pb.PutRequest{Key: key, Value: value, Lease: lease})},
 	})
 	switch {
 	case err != nil:

@@ -18,6 +18,7 @@ import (
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
@@ -57,7 +58,7 @@ func run(t *testing.T, m placement.Map, test func(*env)) {
 		r, end := startRouter(t, m)
 		defer end()
 		e := &env{router: r, t: t}
-		e.Service = New(e, e)
+		e.Service = New(e, e, time.Now)
 		defer e.Close()
 		test(e)
 	})
@@ -167,6 +168,26 @@ func (e *env) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb.De
 
 func (e *env) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
 	return e.router.LeaseGrant(ctx, r)
+}
+
+func (e *env) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+	return e.router.LeaseRevoke(ctx, r)
+}
+
+func (e *env) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error) {
+	resp, err := e.router.LeaseRenew(ctx, id)
+	if errors.Is(err, lease.ErrNotFound) {
+		return &pb.LeaseKeepAliveResponse{ID: id}, nil
+	}
+	return resp, err
+}
+
+func (e *env) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+	resp, err := e.router.LeaseTimeToLive(ctx, r)
+	if errors.Is(err, lease.ErrNotFound) {
+		return &pb.LeaseTimeToLiveResponse{ID: r.ID, TTL: -1}, nil
+	}
+	return resp, err
 }
 
 func (e *env) Divided(key, end []byte) bool { return e.router.Divided(key, end) }

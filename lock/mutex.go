@@ -20,7 +20,10 @@ func (s *Service) Lock(ctx context.Context, name []byte, lease int64) (Held, err
 	if err != nil {
 		return Held{}, err
 	}
-	header, err := s.hold(ctx, prefix, &e)
+	if e.found != nil && sharable(e.found) {
+		return Held{}, ErrOtherMode
+	}
+	header, err := s.stay(ctx, prefix, &e)
 	if err != nil {
 		return Held{}, err
 	}

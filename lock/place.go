@@ -64,16 +64,19 @@ func (s *Service) enter(ctx context.Context, prefix string, lease int64, value [
 	if err != nil {
 		return entered{}, err
 	}
-	p := Place{Key: prefix + strconv.FormatInt(lease, 16), Lease: lease}
-	key := []byte(p.Key)
-	made := []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: key, Value: value, Lease: lease}}}}
-	found := []*pb.RequestOp{rangeOp(&pb.RangeRequest{Key: key})}
-	first := oldest(prefix)
-	// Where the queue lies on several shards it takes a read of its own to know who is first.
-	if !s.store.Divided(first.Key, first.RangeEnd) {
-		made, found = append(made, rangeOp(first)), append(found, rangeOp(first))
-	}
-	resp, err := s.store.Txn(ctx, &pb.TxnRequest{Compare: created(key, 0), Success: made, Failure: found})
+	return s.enterAs(ctx, prefix, prefix+strconv.FormatInt(lease, 16), lease, value)
+}
+
+// enterAs is enter by a key of the queue.
+func (s *Service) enterAs(ctx context.Context, prefix, name string, lease int64, value []byte) (entered, error) {
+	p := Place{Key: name, Lease: lease}
+	key := []byte(name)
+	first := s.first(prefix)
+	resp, err := s.store.Txn(ctx, &pb.TxnRequest{
+		Compare: created(key, 0),
+		Success: append([]*pb.RequestOp{putOp(&pb.PutRequest{Key: key, Value: value, Lease: lease})}, first...),
+		Failure: append([]*pb.RequestOp{rangeOp(&pb.RangeRequest{Key: key})}, first...),
+	})
 	if err != nil {
 		return entered{}, err
 	}
@@ -83,17 +86,33 @@ func (s *Service) enter(ctx context.Context, prefix string, lease int64, value [
 		e.found = resp.Responses[0].GetResponseRange().Kvs[0]
 		e.Token = e.found.CreateRevision
 	}
-	if len(resp.Responses) > 1 {
-		kvs := resp.Responses[1].GetResponseRange().Kvs
-		e.first = len(kvs) > 0 && kvs[0].CreateRevision == e.Token
-	}
+	e.first = isFirst(resp, e.Token)
 	return e, nil
+}
+
+// first is what a transaction asks, behind its one operation, to know who is the first of a
+// queue. Where the queue lies on several shards it can't.
+func (s *Service) first(prefix string) []*pb.RequestOp {
+	r := oldest(prefix)
+	if s.store.Divided(r.Key, r.RangeEnd) {
+		return nil
+	}
+	return []*pb.RequestOp{rangeOp(r)}
+}
+
+// isFirst reports whether a transaction that asked first has found a place to be that.
+func isFirst(resp *pb.TxnResponse, token int64) bool {
+	if len(resp.Responses) < 2 {
+		return false
+	}
+	kvs := resp.Responses[1].GetResponseRange().Kvs
+	return len(kvs) > 0 && kvs[0].CreateRevision == token
 }
 
 // await waits until the place is the first of its queue, and proves that it still is one.
 // The header is of the proof.
 func (s *Service) await(ctx context.Context, prefix string, p Place) (*pb.ResponseHeader, error) {
-	w := &waiter{key: p.Key, created: p.Token, turn: make(chan turn, 1)}
+	w := &waiter{key: p.Key, created: p.Token, alone: true, turn: make(chan turn, 1)}
 	leave, err := s.join(prefix, w)
 	if err != nil {
 		return nil, err
@@ -132,8 +151,8 @@ func (s *Service) prove(ctx context.Context, p Place) (*pb.ResponseHeader, error
 	}
 }
 
-// hold waits until the caller that has entered stands first. One that fails leaves.
-func (s *Service) hold(ctx context.Context, prefix string, e *entered) (*pb.ResponseHeader, error) {
+// stay waits until the caller that has entered stands first. One that fails leaves.
+func (s *Service) stay(ctx context.Context, prefix string, e *entered) (*pb.ResponseHeader, error) {
 	if e.first {
 		return e.header, nil
 	}
@@ -169,7 +188,7 @@ func (s *Service) depart(ctx context.Context, fn func(context.Context)) {
 func (s *Service) remove(ctx context.Context, key []byte, token int64) (*pb.ResponseHeader, error) {
 	resp, err := s.store.Txn(ctx, &pb.TxnRequest{
 		Compare: created(key, token),
-		Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: key}}}},
+		Success: []*pb.RequestOp{deleteOp(key)},
 	})
 	if err != nil {
 		return nil, err
@@ -177,10 +196,27 @@ func (s *Service) remove(ctx context.Context, key []byte, token int64) (*pb.Resp
 	return resp.Header, nil
 }
 
+// unchanged compares a key with what was found.
+func unchanged(found *mvccpb.KeyValue) []*pb.Compare {
+	return []*pb.Compare{{
+		Target: pb.Compare_MOD, Key: found.Key, TargetUnion: &pb.Compare_ModRevision{ModRevision: found.ModRevision},
+	}}
+}
+
 // created compares a key's create revision.
 func created(key []byte, rev int64) []*pb.Compare {
 	return []*pb.Compare{{
 		Target: pb.Compare_CREATE, Key: key, TargetUnion: &pb.Compare_CreateRevision{CreateRevision: rev},
+	}}
+}
+
+func putOp(r *pb.PutRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}
+}
+
+func deleteOp(key []byte) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+		RequestDeleteRange: &pb.DeleteRangeRequest{Key: key},
 	}}
 }
 

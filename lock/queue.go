@@ -9,15 +9,26 @@ import (
 //
 // Invariant: nothing is ever put before an entry that is there. Revisions only grow, so what
 // an entry has before it only goes.
+//
+// Invariant: the holders are the first of the queue, and all of one kind. Who holds goes on
+// to hold until its key goes.
 type queue struct {
 	first, last *entry
 	byKey       map[string]*entry
+	// next is the first entry that does not hold, as of the last advance.
+	next *entry
+	// permits are those of the holders together.
+	permits int
 }
 
 // entry is one key of a queue.
 type entry struct {
-	key        string
-	created    int64
+	key     string
+	created int64
+	kind    kind
+	permits int
+	holds   bool
+
 	prev, next *entry
 }
 
@@ -38,7 +49,10 @@ func (q *queue) put(kv *mvccpb.KeyValue) {
 		}
 		q.unlink(e)
 	}
-	e := &entry{key: string(kv.Key), created: kv.CreateRevision, prev: q.last}
+	says := entryOf(kv)
+	e := &entry{
+		key: string(kv.Key), created: kv.CreateRevision, kind: says.kind(), permits: says.Permits, prev: q.last,
+	}
 	// Two keys of one transaction are as old as each other, and the first of them in order of
 	// keys is the first in the queue. Anything else is newer than all that is there.
 	for e.prev != nil && e.before(e.prev) {
@@ -55,6 +69,28 @@ func (q *queue) put(kv *mvccpb.KeyValue) {
 		q.last = e
 	}
 	q.byKey[e.key] = e
+	if e.next == q.next {
+		q.next = e
+	}
+}
+
+// advance has those hold the lock whose turn it is now, and hands each that is new to them to
+// fn.
+func (q *queue) advance(fn func(*entry)) {
+	for q.next != nil && q.fits(q.next) {
+		e := q.next
+		e.holds, q.next = true, e.next
+		q.permits += e.permits
+		fn(e)
+	}
+}
+
+// fits reports whether the first that does not hold may hold beside those that do.
+func (q *queue) fits(e *entry) bool {
+	if e == q.first {
+		return true
+	}
+	return e.kind == q.first.kind && e.kind.together() && (e.kind.of == 0 || q.permits+e.permits <= e.kind.of)
 }
 
 // before reports whether e comes before o.
@@ -70,6 +106,12 @@ func (q *queue) delete(key string, rev int64) {
 }
 
 func (q *queue) unlink(e *entry) {
+	if e.holds {
+		q.permits -= e.permits
+	}
+	if e == q.next {
+		q.next = e.next
+	}
 	if e.prev != nil {
 		e.prev.next = e.next
 	} else {

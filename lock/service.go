@@ -33,6 +33,12 @@ type Store interface {
 	RangeInShard(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error)
 	DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error)
 	LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error)
+	LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error)
+	// LeaseRenew renews a lease at the moment of the call. A TTL of 0 says that there is no
+	// such lease.
+	LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error)
+	// LeaseTimeToLive tells what a lease has left, a TTL of -1 that there is no such lease.
+	LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error)
 	// Divided reports whether keys of a range lie on several shards, so that no transaction
 	// can hold them all.
 	Divided(key, end []byte) bool
@@ -63,13 +69,15 @@ type Watchers interface {
 type Service struct {
 	store Store
 	node  Node
+	// now tells the time, which is passed on and decides nothing.
+	now func() time.Time
 
 	// leaving has room for those who give up a place at a time.
 	leaving chan struct{}
 
-	// ctx ends with the service, by end.
-	ctx context.Context //nolint:containedctx // the lifetime of what follows queues, which belongs to no call
-	end context.CancelCauseFunc
+	// ctx ends with the service, by stop.
+	ctx  context.Context //nolint:containedctx // the lifetime of what follows queues, which belongs to no call
+	stop context.CancelCauseFunc
 	// tracking counts the goroutines that follow queues.
 	tracking sync.WaitGroup
 
@@ -87,12 +95,12 @@ const maxLeaving = 256
 // a server that stops waits for those who try.
 const maxDeparture = 10 * time.Second
 
-// New returns a service over a node's keyspace.
-func New(store Store, node Node) *Service {
-	ctx, end := context.WithCancelCause(context.Background())
+// New returns a service over a node's keyspace. now tells the time of day.
+func New(store Store, node Node, now func() time.Time) *Service {
+	ctx, stop := context.WithCancelCause(context.Background())
 	return &Service{
-		store: store, node: node, leaving: make(chan struct{}, maxLeaving),
-		ctx: ctx, end: end, tracked: make(map[string]*tracker),
+		store: store, node: node, now: now, leaving: make(chan struct{}, maxLeaving),
+		ctx: ctx, stop: stop, tracked: make(map[string]*tracker),
 	}
 }
 
@@ -100,7 +108,7 @@ func New(store Store, node Node) *Service {
 // nothing of the service runs but calls, which the caller ends.
 func (s *Service) Close() {
 	s.mu.Lock()
-	s.end(ErrClosed)
+	s.stop(ErrClosed)
 	s.mu.Unlock()
 	s.tracking.Wait()
 }

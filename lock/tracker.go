@@ -36,12 +36,15 @@ type tracker struct {
 type waiter struct {
 	key     string
 	created int64
+	// alone says that the waiter's turn comes when there is nothing before it, whatever
+	// the entries say of themselves.
+	alone bool
 	// turn has room for the one thing that the waiter is told.
 	turn chan turn
 	told bool
 }
 
-// turn is what a waiter waits for: that it was the first at revision rev, or why it need not
+// turn is what a waiter waits for: that it was its turn at revision rev, or why it need not
 // wait on.
 type turn struct {
 	rev int64
@@ -116,7 +119,7 @@ func (tr *tracker) judge(w *waiter) {
 	e := tr.queue.byKey[w.key]
 	switch {
 	case e != nil && e.created == w.created:
-		if e == tr.queue.first {
+		if e == tr.queue.first || e.holds && !w.alone {
 			w.tell(turn{rev: tr.rev})
 		}
 	case e != nil && e.created > w.created, e == nil && w.created <= tr.rev:
@@ -198,6 +201,7 @@ func (tr *tracker) load(resp *pb.RangeResponse) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.queue, tr.rev = newQueue(resp.Kvs), resp.Header.Revision
+	tr.queue.advance(func(*entry) {})
 	for _, ws := range tr.waiters {
 		for _, w := range ws {
 			tr.judge(w)
@@ -226,6 +230,7 @@ func (tr *tracker) apply(events []*mvccpb.Event) {
 	for _, ev := range events {
 		tr.judgeAll(string(ev.Kv.Key))
 	}
+	tr.queue.advance(func(e *entry) { tr.judgeAll(e.key) })
 	if first := tr.queue.first; first != nil {
 		tr.judgeAll(first.key)
 	}

@@ -9,6 +9,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/lock"
 	"github.com/latchkey-db/latchkey/router"
 )
@@ -18,8 +19,18 @@ type routed struct{ *router.Router }
 
 func (r routed) Watch() lock.Watchers { return r.NewWatchGroup() }
 
+func (r routed) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error) {
+	resp, err := r.Router.LeaseRenew(ctx, id)
+	if errors.Is(err, lease.ErrNotFound) {
+		return &pb.LeaseKeepAliveResponse{ID: id}, nil
+	}
+	return resp, err
+}
+
 // locks returns a service of locks over a node.
-func (p *process) locks() *lock.Service { return lock.New(routed{p.router}, routed{p.router}) }
+func (p *process) locks() *lock.Service {
+	return lock.New(routed{p.router}, routed{p.router}, time.Now)
+}
 
 // A node that was cut off hears of everything late, and in order: first that the client
 // which waits there is the next, then that its lease has ended. Meanwhile somebody else has

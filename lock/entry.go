@@ -1,0 +1,122 @@
+package lock
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// mark begins the values that this package writes. No candidate's value begins so by chance;
+// what does not, is of somebody who knows nothing of modes.
+const mark = "latchkey.lock/1 "
+
+// Mode says who may hold a lock beside a holder.
+type Mode string
+
+// The modes of a place.
+const (
+	// Exclusive holders are alone.
+	Exclusive Mode = "exclusive"
+	// Shared holders have the lock with other shared ones, while nobody else waits before
+	// them.
+	Shared Mode = "shared"
+)
+
+// Entry is what a place says of itself in its key's value, so that every node knows it. Its
+// mode and permits never change while the key is there.
+type Entry struct {
+	// Client is who asked, as it calls itself; empty for who does not say, and for users of
+	// etcd's calls.
+	Client string `json:"client,omitempty"`
+	// Mode is Exclusive or Shared. Permits of Of, if not 0, are those of a semaphore.
+	Mode    Mode `json:"mode,omitempty"`
+	Permits int  `json:"permits,omitempty"`
+	Of      int  `json:"of,omitempty"`
+	// Calls are the acquires that the place is for, all of the one client.
+	Calls []Call `json:"calls,omitempty"`
+	// Own says that the key's lease was granted for this place alone, and TTL for how many
+	// seconds it was asked.
+	Own bool  `json:"own,omitempty"`
+	TTL int64 `json:"ttl,omitempty"`
+	// Asked is when the place was made, by the clock of the node that was asked.
+	Asked Epoch `json:"asked"`
+	// Metadata is the client's.
+	Metadata string `json:"metadata,omitempty"`
+}
+
+// Call is an acquire that a place is for.
+type Call struct {
+	// ID is the request's, by which the client makes it again.
+	ID string `json:"id"`
+	// Attempt tells the times apart that it was made. The last one counts: what an earlier
+	// one gives up is not its own any more.
+	Attempt string `json:"attempt"`
+}
+
+// value returns the value of the entry's key.
+func (e *Entry) value() []byte {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return nil // strings and numbers always marshal
+	}
+	return append([]byte(mark), text...)
+}
+
+// entryOf returns what a key's value says of its place. One that this package has not
+// written is an exclusive place of nobody it knows.
+func entryOf(kv *mvccpb.KeyValue) Entry {
+	text, ok := bytes.CutPrefix(kv.Value, []byte(mark))
+	e := Entry{}
+	if !ok || json.Unmarshal(text, &e) != nil {
+		return Entry{Mode: Exclusive}
+	}
+	return e
+}
+
+// kind is what decides who may hold a lock together: those of one kind, but exclusive ones.
+type kind struct {
+	mode Mode
+	// of is the number of permits of a semaphore, 0 for others.
+	of int
+}
+
+func (e *Entry) kind() kind { return kind{e.Mode, e.Of} }
+
+// together reports whether holders of the kind can be more than one.
+func (k kind) together() bool { return k.mode == Shared || k.of > 0 }
+
+// without returns the calls but for one attempt, and whether that was among them.
+func without(calls []Call, attempt string) ([]Call, bool) {
+	at := slices.IndexFunc(calls, func(c Call) bool { return c.Attempt == attempt })
+	if at < 0 {
+		return calls, false
+	}
+	return slices.Delete(slices.Clone(calls), at, at+1), true
+}
+
+// with returns the calls with one more, or made anew.
+func with(calls []Call, call Call) []Call {
+	calls = slices.Clone(calls)
+	at := slices.IndexFunc(calls, func(c Call) bool { return c.ID == call.ID })
+	if at < 0 {
+		return append(calls, call)
+	}
+	calls[at] = call
+	return calls
+}
+
+// withoutID returns the calls but for one request.
+func withoutID(calls []Call, id string) []Call {
+	return slices.DeleteFunc(slices.Clone(calls), func(c Call) bool { return c.ID == id })
+}
+
+// written reports whether a place is of an acquire, whose value says so.
+func written(kv *mvccpb.KeyValue) bool { return len(entryOf(kv).Calls) > 0 }
+
+// sharable reports whether a place may hold beside others.
+func sharable(kv *mvccpb.KeyValue) bool {
+	e := entryOf(kv)
+	return e.kind().together()
+}

@@ -1,0 +1,96 @@
+package lock
+
+import (
+	"context"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// Queue is who has a lock and who waits for it, at one revision.
+type Queue struct {
+	Name     string
+	Revision int64
+	// Places are in order: the holders, then the others.
+	Places []Standing
+}
+
+// Standing is a place and how it stands.
+type Standing struct {
+	Place
+	Entry
+
+	// Holds says that the place has the lock, and Position how many are before it in the
+	// queue.
+	Holds    bool
+	Position int
+}
+
+// Holders returns those who have the lock.
+func (q *Queue) Holders() []Standing {
+	n := 0
+	for n < len(q.Places) && q.Places[n].Holds {
+		n++
+	}
+	return q.Places[:n]
+}
+
+// Waiters returns those who wait, in order.
+func (q *Queue) Waiters() []Standing { return q.Places[len(q.Holders()):] }
+
+// Get returns who has a lock and who waits for it.
+func (s *Service) Get(ctx context.Context, name string) (*Queue, error) {
+	if err := checkNames(name, ""); err != nil {
+		return nil, err
+	}
+	return s.read(ctx, name, 0)
+}
+
+// Validate reports whether a token is that of a holder, and who the holders are.
+func (s *Service) Validate(ctx context.Context, name string, token int64) (valid bool, holders []Standing, err error) {
+	if err := checkToken(name, "", token); err != nil {
+		return false, nil, err
+	}
+	q, err := s.read(ctx, name, 0)
+	if err != nil {
+		return false, nil, err
+	}
+	holders = q.Holders()
+	for i := range holders {
+		valid = valid || holders[i].Token == token
+	}
+	return valid, holders, nil
+}
+
+// Remaining returns what the lease of a place has left, 0 if it is over.
+func (s *Service) Remaining(ctx context.Context, p Place) (time.Duration, error) {
+	resp, err := s.store.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: p.Lease})
+	if err != nil {
+		return 0, err
+	}
+	return time.Duration(max(resp.TTL, 0)) * time.Second, nil
+}
+
+// read reads a queue, up to the place of a token, or all of it where that is 0.
+func (s *Service) read(ctx context.Context, name string, token int64) (*Queue, error) {
+	prefix := []byte(prefixOf([]byte(name)))
+	resp, err := s.store.Range(ctx, &pb.RangeRequest{
+		Key: prefix, RangeEnd: keys.PrefixEnd(prefix), MaxCreateRevision: token,
+		SortTarget: pb.RangeRequest_CREATE, SortOrder: pb.RangeRequest_ASCEND,
+	})
+	if err != nil {
+		return nil, err
+	}
+	queued := newQueue(resp.Kvs)
+	queued.advance(func(*entry) {})
+	q := &Queue{Name: name, Revision: resp.Header.Revision, Places: make([]Standing, len(resp.Kvs))}
+	for i, kv := range resp.Kvs {
+		q.Places[i] = Standing{
+			Place: Place{Key: string(kv.Key), Lease: kv.Lease, Token: kv.CreateRevision}, Entry: entryOf(kv),
+			Holds: queued.byKey[string(kv.Key)].holds, Position: i,
+		}
+	}
+	return q, nil
+}

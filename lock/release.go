@@ -1,0 +1,144 @@
+package lock
+
+import (
+	"context"
+	"errors"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// ErrNotHolder is returned for a token that is not of a lock that the client has.
+var ErrNotHolder = errors.New("lock: the client does not have the lock by this token")
+
+var (
+	// errAbsent says that there is no place of a token, though the token may have been one's.
+	errAbsent = errors.New("there is no such place")
+	// errUnchanged has a place left as it is.
+	errUnchanged = errors.New("nothing is to be changed")
+)
+
+// Release gives up what one acquire of the client has got, that with the request's id or
+// else the last; with the last one goes the lock. To release what is released, or has
+// expired, changes nothing and is no error: nobody can tell them apart.
+func (s *Service) Release(ctx context.Context, name, client string, token int64, request string) error {
+	if err := checkToken(name, client, token); err != nil {
+		return err
+	}
+	found := func() (*mvccpb.KeyValue, error) { return s.find(ctx, name, token) }
+	err := s.change(ctx, found, func(e *Entry) error {
+		if e.Client != client {
+			return ErrNotHolder
+		}
+		last := len(e.Calls) - 1
+		if request == "" && last >= 0 {
+			request = e.Calls[last].ID
+		}
+		e.Calls = withoutID(e.Calls, request)
+		return nil
+	})
+	if errors.Is(err, errAbsent) {
+		return nil
+	}
+	return err
+}
+
+// ForceRelease takes a lock away from whoever has it by a token, or a place in the queue.
+func (s *Service) ForceRelease(ctx context.Context, name string, token int64) error {
+	if err := checkToken(name, "", token); err != nil {
+		return err
+	}
+	found := func() (*mvccpb.KeyValue, error) { return s.find(ctx, name, token) }
+	err := s.change(ctx, found, func(e *Entry) error {
+		e.Calls = nil
+		return nil
+	})
+	if errors.Is(err, errAbsent) {
+		return ErrNotHolder
+	}
+	return err
+}
+
+func checkToken(name, client string, token int64) error {
+	if token <= 0 {
+		return &FieldError{"fencing_token", "must be above 0"}
+	}
+	return checkNames(name, client)
+}
+
+// change changes the calls that a place is for, which find finds, by fn. Both may be called
+// again, and their errors end the call. A place that is for none any more is deleted: that is one write, and
+// the next may have the lock by it.
+func (s *Service) change(ctx context.Context, find func() (*mvccpb.KeyValue, error), fn func(*Entry) error) error {
+	for {
+		kv, err := find()
+		if err != nil {
+			return err
+		}
+		e := entryOf(kv)
+		switch err := fn(&e); {
+		case errors.Is(err, errUnchanged):
+			return nil
+		case err != nil:
+			return err
+		}
+		if done, err := s.noted(ctx, kv, &e); done || err != nil {
+			return err
+		}
+	}
+}
+
+// noted brings a place's key in line with what it is for now, if it is still as it was found.
+func (s *Service) noted(ctx context.Context, found *mvccpb.KeyValue, e *Entry) (done bool, err error) {
+	if len(e.Calls) == 0 {
+		return s.end(ctx, found, e)
+	}
+	resp, err := s.rewrite(ctx, found, e, found.Lease)
+	return err == nil && resp.Succeeded, err
+}
+
+// end deletes a place, if its key is still as it was found, and the lease if that was for
+// it alone: nothing else can have been attached to it.
+func (s *Service) end(ctx context.Context, found *mvccpb.KeyValue, e *Entry) (done bool, err error) {
+	resp, err := s.store.Txn(ctx, &pb.TxnRequest{Compare: unchanged(found), Success: []*pb.RequestOp{deleteOp(found.Key)}})
+	if err != nil || !resp.Succeeded {
+		return false, err
+	}
+	if e.Own {
+		s.revoke(ctx, found.Lease)
+	}
+	return true, nil
+}
+
+// look returns a key, or errAbsent.
+func (s *Service) look(ctx context.Context, key string) (*mvccpb.KeyValue, error) {
+	resp, err := s.store.RangeInShard(ctx, &pb.RangeRequest{Key: []byte(key)})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(resp.Kvs) == 0:
+		return nil, errAbsent
+	default:
+		return resp.Kvs[0], nil
+	}
+}
+
+// find returns the key of the place that was given a token. errAbsent says that there is none
+// any more, ErrNotHolder that there can't have been.
+func (s *Service) find(ctx context.Context, name string, token int64) (*mvccpb.KeyValue, error) {
+	// The youngest that is not younger than the token: for a queue's index the matter of a
+	// moment.
+	r := oldest(prefixOf([]byte(name)))
+	r.SortOrder, r.MaxCreateRevision = pb.RangeRequest_DESCEND, token
+	resp, err := s.store.Range(ctx, r)
+	switch {
+	case err != nil:
+		return nil, err
+	case token > resp.Header.Revision:
+		return nil, ErrNotHolder
+	case len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != token:
+		return nil, errAbsent
+	default:
+		return resp.Kvs[0], nil
+	}
+}

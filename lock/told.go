@@ -1,0 +1,23 @@
+package lock
+
+import "time"
+
+// Epoch is a time of day as clients are told of it, in milliseconds since 1970. Nothing is
+// decided by one.
+type Epoch int64
+
+func epoch(t time.Time) Epoch { return Epoch(t.UnixMilli()) }
+
+// Life is what is told of a lease that has just been granted or renewed.
+type Life struct {
+	TTL time.Duration
+	// Expires is when the lease ends if it is not renewed, at the earliest, by the clock of
+	// this node.
+	Expires Epoch
+}
+
+// life returns that of a lease with a time to live in seconds, for which began was before.
+func life(began time.Time, ttl int64) Life {
+	lives := time.Duration(ttl) * time.Second
+	return Life{TTL: lives, Expires: epoch(began.Add(lives))}
+}
