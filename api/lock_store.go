@@ -70,5 +70,5 @@ func (s lockStore) Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*
 	return s.kv.store.Peek(ctx, r, least)
 }
 
-// Watch returns watchers of this node.
-func (s lockStore) Watch() lock.Watchers { return s.watches.NewWatchGroup() }
+// Watchers returns watchers of this node.
+func (s lockStore) Watchers() lock.Watchers { return s.watches.NewWatchGroup() }

@@ -140,7 +140,7 @@ func (s *Service) joinPlace(ctx context.Context, t *ticket, found *mvccpb.KeyVal
 		return nil, nil
 	}
 	h := &hold{holds: len(there.Calls), rev: resp.Header.Revision, first: isFirst(resp, found.CreateRevision)}
-	h.Place = Place{Key: string(found.Key), Lease: found.Lease, Token: found.CreateRevision}
+	h.Place = placeOf(found)
 	return h, nil
 }
 

@@ -201,7 +201,7 @@ func (e *env) Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*pb.Ra
 	return resp, err
 }
 
-func (e *env) Watch() Watchers { return e.router.NewWatchGroup() }
+func (e *env) Watchers() Watchers { return e.router.NewWatchGroup() }
 
 func (e *env) grant(ids ...int64) {
 	e.t.Helper()

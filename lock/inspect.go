@@ -1,10 +1,13 @@
 package lock
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
@@ -83,14 +86,32 @@ func (s *Service) read(ctx context.Context, name string, token int64) (*Queue, e
 	if err != nil {
 		return nil, err
 	}
-	queued := newQueue(resp.Kvs)
-	queued.advance(func(*entry) {})
-	q := &Queue{Name: name, Revision: resp.Header.Revision, Places: make([]Standing, len(resp.Kvs))}
-	for i, kv := range resp.Kvs {
-		q.Places[i] = Standing{
-			Place: Place{Key: string(kv.Key), Lease: kv.Lease, Token: kv.CreateRevision}, Entry: entryOf(kv),
-			Holds: queued.byKey[string(kv.Key)].holds, Position: i,
-		}
-	}
+	q := standings(resp.Kvs)
+	q.Name, q.Revision = name, resp.Header.Revision
 	return q, nil
+}
+
+// standings returns how the places of a queue stand, in order.
+func standings(kvs []*mvccpb.KeyValue) *Queue {
+	queued := newQueue(slices.SortedStableFunc(slices.Values(kvs), func(a, b *mvccpb.KeyValue) int {
+		return cmp.Compare(a.CreateRevision, b.CreateRevision)
+	}))
+	queued.advance(func(*entry) {})
+	found := make(map[string]*mvccpb.KeyValue, len(kvs))
+	for _, kv := range kvs {
+		found[string(kv.Key)] = kv
+	}
+	q := &Queue{Places: make([]Standing, 0, len(kvs))}
+	for e := queued.first; e != nil; e = e.next {
+		kv := found[e.key]
+		q.Places = append(q.Places, Standing{
+			Place: placeOf(kv), Entry: entryOf(kv), Holds: e.holds, Position: len(q.Places),
+		})
+	}
+	return q
+}
+
+// placeOf returns the place that a key is.
+func placeOf(kv *mvccpb.KeyValue) Place {
+	return Place{Key: string(kv.Key), Lease: kv.Lease, Token: kv.CreateRevision}
 }

@@ -13,7 +13,7 @@ import (
 // the revision at which that was seen. It returns when ctx ends, or with the error of tell
 // or of a watch. Where the election can't be read it just ends, as etcd does.
 func (s *Service) Observe(ctx context.Context, name []byte, tell func(leader *mvccpb.KeyValue, rev int64) error) error {
-	o := observer{watchers: s.node.Watch(), tell: tell}
+	o := observer{watchers: s.node.Watchers(), tell: tell}
 	defer o.watchers.Close()
 	prefix := prefixOf(name)
 	for {

@@ -48,8 +48,8 @@ type Store interface {
 type Node interface {
 	// Peek answers a range request from what the node knows at revision least or later.
 	Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*pb.RangeResponse, error)
-	// Watch returns watchers of what the node applies.
-	Watch() Watchers
+	// Watchers returns watchers of what the node applies.
+	Watchers() Watchers
 }
 
 // Watchers are some watchers of the keyspace. One goroutine calls the methods.

@@ -153,7 +153,7 @@ var errOvertaken = errors.New("a compaction has overtaken the watch")
 const only = 1
 
 func (tr *tracker) track(ctx context.Context) error {
-	w := tr.s.node.Watch()
+	w := tr.s.node.Watchers()
 	defer w.Close()
 	for {
 		err := tr.trackFrom(ctx, w)

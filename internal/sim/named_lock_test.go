@@ -17,7 +17,7 @@ import (
 // routed is a router as locks stand on it.
 type routed struct{ *router.Router }
 
-func (r routed) Watch() lock.Watchers { return r.NewWatchGroup() }
+func (r routed) Watchers() lock.Watchers { return r.NewWatchGroup() }
 
 func (r routed) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error) {
 	resp, err := r.Router.LeaseRenew(ctx, id)
