@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -72,11 +73,20 @@ type hold struct {
 	// first says that nothing was before it, at revision rev, and made that its lease is new.
 	first, made bool
 	rev         int64
-	// holds are the acquires that it is for.
+	// holds are the acquires that it is for, and guard is its guard, if it has one.
 	holds int
+	guard *Guard
 	// began is when the lease was asked for, if it is new, with its time to live.
 	began time.Time
 	ttl   int64
+}
+
+// leases returns the leases that a place hangs on, with its guard's.
+func (h *hold) leases() []int64 {
+	if h.guard == nil {
+		return []int64{h.Lease}
+	}
+	return []int64{h.Lease, h.guard.Lease}
 }
 
 // take gives a request its place: a new one, or that of its client.
@@ -105,19 +115,36 @@ func (s *Service) takeNew(ctx context.Context, t *ticket) (_ *hold, found *mvccp
 		h.Lease, h.ttl, h.made = granted.ID, granted.TTL, true
 	}
 	key := t.key(h.Lease)
-	e, err := s.enterAs(ctx, t.prefix, key, h.Lease, t.entry.value())
+	guard, err := s.guard(ctx, t, key)
+	if err != nil {
+		s.revoke(ctx, h.Lease)
+		return nil, nil, err
+	}
+	e, err := s.enterAs(ctx, t.prefix, key, h.Lease, t.entry.value(), guard...)
 	switch {
 	case (err != nil || e.found != nil) && h.made:
-		// With the lease goes what may have been made all the same.
+		// With the leases goes what may have been made all the same.
 		s.revoke(ctx, h.Lease)
+		s.revokeGuard(ctx, t.entry.Guard)
 	case err != nil:
 		s.giveUp(ctx, t, Place{Key: key})
 	}
 	if err != nil || e.found != nil {
 		return nil, e.found, err
 	}
-	h.Place, h.first, h.rev = e.Place, e.first, e.header.Revision
+	h.Place, h.first, h.rev, h.guard = e.Place, e.first, e.header.Revision, t.entry.Guard
 	return h, nil, nil
+}
+
+// guard gives a request that wants one a guard, and returns what makes it.
+func (s *Service) guard(ctx context.Context, t *ticket, key string) (made []*pb.RequestOp, err error) {
+	if t.entry.Delay == 0 {
+		return nil, nil
+	}
+	if t.entry.Guard, err = s.newGuard(ctx, &t.entry, key); err != nil {
+		return nil, err
+	}
+	return []*pb.RequestOp{t.entry.Guard.put()}, nil
 }
 
 // joinPlace notes a request in its client's place. It returns nothing if that has changed
@@ -139,7 +166,7 @@ func (s *Service) joinPlace(ctx context.Context, t *ticket, found *mvccpb.KeyVal
 	if !resp.Succeeded {
 		return nil, nil
 	}
-	h := &hold{holds: len(there.Calls), rev: resp.Header.Revision, first: isFirst(resp, found.CreateRevision)}
+	h := &hold{holds: len(there.Calls), guard: there.Guard, rev: resp.Header.Revision, first: isFirst(resp, found.CreateRevision)}
 	h.Place = placeOf(found)
 	return h, nil
 }
@@ -223,7 +250,7 @@ func (s *Service) awaitTurn(ctx context.Context, t *ticket, h *hold, w *waiter) 
 		if ctx.Err() != nil {
 			return turn{}, ctx.Err()
 		}
-		for _, lease := range append(t.keep, h.Lease) {
+		for _, lease := range slices.Concat(t.keep, h.leases()) {
 			// What fails for another reason is tried again.
 			if _, err := s.renewLease(ctx, lease); errors.Is(err, ErrLost) {
 				return turn{}, err
@@ -239,7 +266,9 @@ func (s *Service) renewed(ctx context.Context, t *ticket, h *hold, proof func(co
 	var ttl int64
 	g, proving := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		ttl, err = s.renewLease(proving, h.Lease)
+		if ttl, err = s.renewLease(proving, h.Lease); err == nil {
+			s.renewGuard(proving, h.guard)
+		}
 		return err
 	})
 	if proof != nil {

@@ -498,6 +498,8 @@ func TestBadRequests(t *testing.T) {
 			"permits":        func(r *Request) { r.Permits = 1 },
 			"permits ":       func(r *Request) { r.Permits, r.Of = 3, 2 },
 			"of":             func(r *Request) { r.Of = -1 },
+			"lock_delay_ms":  func(r *Request) { r.Delay = -1 },
+			"lock_delay_ms ": func(r *Request) { r.Delay, r.Mode = 1, Shared },
 			"metadata":       func(r *Request) { r.Metadata = string(make([]byte, MaxMetadata+1)) },
 		} {
 			r := ask("a")

@@ -40,10 +40,24 @@ type Entry struct {
 	// seconds it was asked.
 	Own bool  `json:"own,omitempty"`
 	TTL int64 `json:"ttl,omitempty"`
+	// Guard is what keeps others out for Delay seconds after the place's lease has ended; nil
+	// for nothing.
+	Guard *Guard `json:"guard,omitempty"`
+	Delay int64  `json:"delay,omitempty"`
+	// Guards says that the key is no place but the guard of one.
+	Guards bool `json:"guards,omitempty"`
 	// Asked is when the place was made, by the clock of the node that was asked.
 	Asked Epoch `json:"asked"`
 	// Metadata is the client's.
 	Metadata string `json:"metadata,omitempty"`
+}
+
+// Guard is a second key of a place, made with it and just behind it in the queue, that hangs on
+// a lease which lives longer. Whoever releases the place deletes both. Where the place goes
+// with its lease the guard is left, and the first of the queue until its own lease ends.
+type Guard struct {
+	Key   string `json:"key"`
+	Lease int64  `json:"lease"`
 }
 
 // Call is an acquire that a place is for.
@@ -111,6 +125,9 @@ func with(calls []Call, call Call) []Call {
 func withoutID(calls []Call, id string) []Call {
 	return slices.DeleteFunc(slices.Clone(calls), func(c Call) bool { return c.ID == id })
 }
+
+// isGuard reports whether a key is that of a guard.
+func isGuard(kv *mvccpb.KeyValue) bool { return entryOf(kv).Guards }
 
 // written reports whether a place is of an acquire, whose value says so.
 func written(kv *mvccpb.KeyValue) bool { return len(entryOf(kv).Calls) > 0 }

@@ -18,6 +18,9 @@ type Queue struct {
 	Revision int64
 	// Places are in order: the holders, then the others.
 	Places []Standing
+	// Delayed is the guard of a holder that was lost, while it keeps the others waiting; nil
+	// else. Its lease tells for how long.
+	Delayed *Place
 }
 
 // Standing is a place and how it stands.
@@ -104,6 +107,12 @@ func standings(kvs []*mvccpb.KeyValue) *Queue {
 	q := &Queue{Places: make([]Standing, 0, len(kvs))}
 	for e := queued.first; e != nil; e = e.next {
 		kv := found[e.key]
+		if isGuard(kv) {
+			if p := placeOf(kv); e == queued.first {
+				q.Delayed = &p
+			}
+			continue
+		}
 		q.Places = append(q.Places, Standing{
 			Place: placeOf(kv), Entry: entryOf(kv), Holds: e.holds, Position: len(q.Places),
 		})

@@ -121,7 +121,7 @@ func (s *Service) places(ctx context.Context, prefix string) (found []*mvccpb.Ke
 func isPlace(kv *mvccpb.KeyValue) bool {
 	dir := keys.Directory(kv.Key)
 	return len(dir) > 1 && kv.Lease != 0 &&
-		(written(kv) || string(kv.Key[len(dir):]) == strconv.FormatInt(kv.Lease, 16))
+		(written(kv) || isGuard(kv) || string(kv.Key[len(dir):]) == strconv.FormatInt(kv.Lease, 16))
 }
 
 // queues returns the locks that places are of, in the order of names. What is in the queue of

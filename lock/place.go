@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -67,14 +68,16 @@ func (s *Service) enter(ctx context.Context, prefix string, lease int64, value [
 	return s.enterAs(ctx, prefix, prefix+strconv.FormatInt(lease, 16), lease, value)
 }
 
-// enterAs is enter by a key of the queue.
-func (s *Service) enterAs(ctx context.Context, prefix, name string, lease int64, value []byte) (entered, error) {
+// enterAs is enter by a key of the queue, together with more if a place is made.
+func (s *Service) enterAs(
+	ctx context.Context, prefix, name string, lease int64, value []byte, more ...*pb.RequestOp,
+) (entered, error) {
 	p := Place{Key: name, Lease: lease}
 	key := []byte(name)
 	first := s.first(prefix)
 	resp, err := s.store.Txn(ctx, &pb.TxnRequest{
 		Compare: created(key, 0),
-		Success: append([]*pb.RequestOp{putOp(&pb.PutRequest{Key: key, Value: value, Lease: lease})}, first...),
+		Success: slices.Concat([]*pb.RequestOp{putOp(&pb.PutRequest{Key: key, Value: value, Lease: lease})}, first, more),
 		Failure: append([]*pb.RequestOp{rangeOp(&pb.RangeRequest{Key: key})}, first...),
 	})
 	if err != nil {
@@ -105,7 +108,7 @@ func isFirst(resp *pb.TxnResponse, token int64) bool {
 	if len(resp.Responses) < 2 {
 		return false
 	}
-	kvs := resp.Responses[1].GetResponseRange().Kvs
+	kvs := resp.Responses[1].GetResponseRange().GetKvs()
 	return len(kvs) > 0 && kvs[0].CreateRevision == token
 }
 

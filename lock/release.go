@@ -100,12 +100,17 @@ func (s *Service) noted(ctx context.Context, found *mvccpb.KeyValue, e *Entry) (
 // end deletes a place, if its key is still as it was found, and the lease if that was for
 // it alone: nothing else can have been attached to it.
 func (s *Service) end(ctx context.Context, found *mvccpb.KeyValue, e *Entry) (done bool, err error) {
-	resp, err := s.store.Txn(ctx, &pb.TxnRequest{Compare: unchanged(found), Success: []*pb.RequestOp{deleteOp(found.Key)}})
+	deletes := []*pb.RequestOp{deleteOp(found.Key)}
+	if e.Guard != nil {
+		deletes = append(deletes, deleteOp([]byte(e.Guard.Key)))
+	}
+	resp, err := s.store.Txn(ctx, &pb.TxnRequest{Compare: unchanged(found), Success: deletes})
 	if err != nil || !resp.Succeeded {
 		return false, err
 	}
 	if e.Own {
 		s.revoke(ctx, found.Lease)
+		s.revokeGuard(ctx, e.Guard)
 	}
 	return true, nil
 }
@@ -136,7 +141,7 @@ func (s *Service) find(ctx context.Context, name string, token int64) (*mvccpb.K
 		return nil, err
 	case token > resp.Header.Revision:
 		return nil, ErrNotHolder
-	case len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != token:
+	case len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != token || isGuard(resp.Kvs[0]):
 		return nil, errAbsent
 	default:
 		return resp.Kvs[0], nil

@@ -35,7 +35,7 @@ func (s *Service) Renew(ctx context.Context, name, client string, token int64, t
 		if want := seconds(ttl); want > 0 && e.Own && want != e.TTL {
 			l, err = s.renewFor(ctx, kv, &e, want)
 		} else {
-			l, err = s.renewPlace(ctx, kv)
+			l, err = s.renewPlace(ctx, kv, e.Guard)
 		}
 		if err != nil || l != nil {
 			return l, err
@@ -45,7 +45,7 @@ func (s *Service) Renew(ctx context.Context, name, client string, token int64, t
 
 // renewPlace renews the lease of a place, and then proves that its key still hangs on it. It
 // returns nothing if that has changed.
-func (s *Service) renewPlace(ctx context.Context, found *mvccpb.KeyValue) (*Life, error) {
+func (s *Service) renewPlace(ctx context.Context, found *mvccpb.KeyValue, guard *Guard) (*Life, error) {
 	began := s.now()
 	ttl, err := s.renewLease(ctx, found.Lease)
 	if errors.Is(err, ErrLost) {
@@ -54,6 +54,7 @@ func (s *Service) renewPlace(ctx context.Context, found *mvccpb.KeyValue) (*Life
 	if err != nil {
 		return nil, err
 	}
+	s.renewGuard(ctx, guard)
 	now, err := s.look(ctx, string(found.Key))
 	switch {
 	case errors.Is(err, errAbsent):
@@ -79,14 +80,21 @@ func (s *Service) renewFor(ctx context.Context, found *mvccpb.KeyValue, e *Entry
 		return nil, err
 	}
 	e.TTL = ttl
-	resp, err := s.rewrite(ctx, found, e, granted.ID)
+	old, guard, err := s.renewGuardFor(ctx, e)
+	if err != nil {
+		s.revoke(ctx, granted.ID)
+		return nil, err
+	}
+	resp, err := s.rewrite(ctx, found, e, granted.ID, guard...)
 	if err != nil || !resp.Succeeded {
 		if err == nil {
 			s.revoke(ctx, granted.ID)
+			s.revokeGuard(ctx, e.Guard)
 		}
 		return nil, err
 	}
 	s.revoke(ctx, found.Lease)
+	s.revokeGuard(ctx, old)
 	l := life(began, granted.TTL)
 	return &l, nil
 }

@@ -19,6 +19,8 @@ const (
 	MaxMetadata = 4096
 	// MaxTTL is the longest time that a lock can be asked for.
 	MaxTTL = 10 * 365 * 24 * time.Hour
+	// MaxDelay is the longest that a lock can be kept back after its holder was lost.
+	MaxDelay = 24 * time.Hour
 	// MaxWait is the longest that a call can wait for a lock.
 	MaxWait = 365 * 24 * time.Hour
 	// MaxOf is the most permits of a semaphore.
@@ -46,6 +48,9 @@ type Request struct {
 	// which it stays empty.
 	Mode        Mode
 	Permits, Of int
+	// Delay is for how long nobody is given the lock after its holder's lease has ended
+	// without a release. It is for exclusive locks without a session.
+	Delay time.Duration
 	// Metadata is stored with the place.
 	Metadata string
 }
@@ -67,6 +72,10 @@ func (r *Request) check() error {
 		return &FieldError{"lease_time_ms", "is negative or too long"}
 	case r.Wait < 0 || r.Wait > MaxWait:
 		return &FieldError{"block_time_ms", "is negative or too long"}
+	case r.Delay < 0 || r.Delay > MaxDelay:
+		return &FieldError{"lock_delay_ms", "is negative or too long"}
+	case r.Delay > 0 && (r.Session != 0 || r.Of > 0 || r.Mode == Shared):
+		return &FieldError{"lock_delay_ms", "is for exclusive locks without a session"}
 	case len(r.ID) > MaxClient:
 		return &FieldError{"request_id", "is too long"}
 	case len(r.Metadata) > MaxMetadata:
@@ -132,7 +141,7 @@ func (s *Service) newTicket(r *Request) *ticket {
 	}
 	t.entry = Entry{
 		Client: r.Client, Mode: r.Mode, Permits: r.Permits, Of: r.Of, Metadata: r.Metadata,
-		Calls: []Call{{ID: id, Attempt: t.attempt}}, Own: r.Session == 0, TTL: seconds(r.TTL), Asked: epoch(s.now()),
+		Calls: []Call{{ID: id, Attempt: t.attempt}}, Own: r.Session == 0, TTL: seconds(r.TTL), Delay: seconds(r.Delay), Asked: epoch(s.now()),
 	}
 	if r.Mode == "" && r.Of == 0 {
 		t.entry.Mode = Exclusive

@@ -57,8 +57,8 @@ func (a *all) acquire(ctx context.Context, requests []*Request) error {
 		r.Wait = max(0, a.r.Wait-a.s.now().Sub(began))
 		t := a.s.newTicket(r)
 		if t.entry.Own {
-			for _, g := range a.grants {
-				t.keep = append(t.keep, g.Lease)
+			for _, had := range a.tickets {
+				t.keep = append(t.keep, had.got.leases()...)
 			}
 		}
 		g, err := a.s.acquire(ctx, t)

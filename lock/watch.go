@@ -117,7 +117,7 @@ func (v *viewer) see(events []*mvccpb.Event, rev int64) error {
 	for _, ev := range events {
 		key := string(ev.Kv.Key)
 		if ev.Type == mvccpb.Event_DELETE {
-			if e := v.queue.byKey[key]; e != nil {
+			if e := v.queue.byKey[key]; e != nil && !v.places[key].Guards {
 				told = append(told, v.gone(e))
 			}
 			v.queue.delete(key, ev.Kv.ModRevision)
@@ -125,16 +125,17 @@ func (v *viewer) see(events []*mvccpb.Event, rev int64) error {
 			continue
 		}
 		p := Event{Kind: Queued, Place: placeOf(ev.Kv), Entry: entryOf(ev.Kv)}
-		if v.queue.byKey[key] == nil {
+		if v.queue.byKey[key] == nil && !p.Guards {
 			told = append(told, p)
 		}
 		v.places[key] = p
 		v.queue.put(ev.Kv)
 	}
 	v.queue.advance(func(e *entry) {
-		p := v.places[e.key]
-		p.Kind = Granted
-		told = append(told, p)
+		if p := v.places[e.key]; !p.Guards {
+			p.Kind = Granted
+			told = append(told, p)
+		}
 	})
 	for i := range told {
 		told[i].Revision = rev
