@@ -207,6 +207,9 @@ func (s *Service) conclude(ctx context.Context, t *ticket, h *hold) (*Grant, err
 // alive meanwhile.
 func (s *Service) awaitGrant(ctx context.Context, t *ticket, h *hold) (*Grant, error) {
 	w := &waiter{key: h.Key, created: h.Token, turn: make(chan turn, 1)}
+	if t.r.Moved != nil {
+		w.moved = make(chan Position, 1)
+	}
 	leave, err := s.join(t.prefix, w)
 	if err != nil {
 		return nil, err
@@ -232,29 +235,41 @@ func (s *Service) awaitGrant(ctx context.Context, t *ticket, h *hold) (*Grant, e
 	})
 }
 
-// awaitTurn returns the turn of a waiter.
+// awaitTurn returns the turn of a waiter. It keeps the leases that are the service's alive.
 func (s *Service) awaitTurn(ctx context.Context, t *ticket, h *hold, w *waiter) (turn, error) {
 	for {
-		renewal := ctx
-		cancel := func() {}
-		if t.entry.Own {
-			renewal, cancel = context.WithTimeout(ctx, time.Duration(seconds(t.r.TTL))*time.Second/3)
-		}
-		select {
-		case turn := <-w.turn:
-			cancel()
-			return turn, turn.err
-		case <-renewal.Done():
-			cancel()
-		}
-		if ctx.Err() != nil {
-			return turn{}, ctx.Err()
+		got, renew, err := awaitOrRenew(ctx, t, w)
+		if err != nil || !renew {
+			return got, err
 		}
 		for _, lease := range slices.Concat(t.keep, h.leases()) {
 			// What fails for another reason is tried again.
 			if _, err := s.renewLease(ctx, lease); errors.Is(err, ErrLost) {
 				return turn{}, err
 			}
+		}
+	}
+}
+
+// awaitOrRenew returns the turn of a waiter, or that it is time to renew leases.
+func awaitOrRenew(ctx context.Context, t *ticket, w *waiter) (got turn, renew bool, err error) {
+	renewal := ctx
+	if t.entry.Own {
+		var cancel context.CancelFunc
+		renewal, cancel = context.WithTimeout(ctx, time.Duration(seconds(t.r.TTL))*time.Second/3)
+		defer cancel()
+	}
+	for {
+		select {
+		case got := <-w.turn:
+			return got, false, got.err
+		case p := <-w.moved:
+			if p.Before != t.before {
+				t.before = p.Before
+				t.r.Moved(t.r.Name, p)
+			}
+		case <-renewal.Done():
+			return turn{}, ctx.Err() == nil, ctx.Err()
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -468,9 +469,15 @@ func TestForceRelease(t *testing.T) {
 		held := e.granted(e.acquire(r))
 		e.granted(e.acquire(ask("a")))
 		next := e.acquire(ask("b"))
-		check(t, e.ForceRelease(e.ctx(), "l", held.Token))
+		w := e.watch(0)
+		check(t, e.ForceRelease(e.ctx(), "l", held.Token, "stuck"))
 		g := e.granted(next)
-		if err := e.ForceRelease(e.ctx(), "l", held.Token); !errors.Is(err, ErrNotHolder) {
+		if told := w.heard(); !slices.Equal(told, []string{"queued a", "queued b", "granted a", "ended a stuck", "granted b"}) {
+			t.Errorf("%q", told)
+		}
+		w.cancel()
+		<-w.done
+		if err := e.ForceRelease(e.ctx(), "l", held.Token, "stuck"); !errors.Is(err, ErrNotHolder) {
 			t.Errorf("again: %v", err)
 		}
 		if _, err := e.Renew(e.ctx(), "l", "a", held.Token, 0); !errors.Is(err, ErrNotHolder) {

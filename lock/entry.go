@@ -46,6 +46,8 @@ type Entry struct {
 	Delay int64  `json:"delay,omitempty"`
 	// Guards says that the key is no place but the guard of one.
 	Guards bool `json:"guards,omitempty"`
+	// Reason is why the place was taken away by force.
+	Reason string `json:"reason,omitempty"`
 	// Asked is when the place was made, by the clock of the node that was asked.
 	Asked Epoch `json:"asked"`
 	// Metadata is the client's.

@@ -41,6 +41,8 @@ type env struct {
 
 	// proofs, txns, reads and peeks count the calls of the service.
 	proofs, txns, reads, peeks atomic.Int64
+	// stuck has transactions wait for a majority that does not come.
+	stuck atomic.Bool
 	// proving, if set, runs before a proof, and peeked after the queue was read.
 	proving, peeked func()
 }
@@ -146,6 +148,10 @@ var (
 
 func (e *env) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	e.txns.Add(1)
+	if e.stuck.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return e.router.Txn(ctx, r)
 }
 

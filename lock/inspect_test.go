@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,6 +78,8 @@ func TestList(t *testing.T) {
 
 // watching is a call of Watch that is under way.
 type watching struct {
+	mu sync.Mutex
+	// told is protected by mu, with last.
 	told   []string
 	last   int64
 	cancel context.CancelFunc
@@ -87,7 +91,9 @@ func (e *env) watch(from int64) *watching {
 	w := &watching{cancel: cancel, done: make(chan error, 1)}
 	go func() {
 		w.done <- e.Watch(ctx, "l", from, func(ev *Event) error {
-			w.told = append(w.told, fmt.Sprint(ev.Kind, " ", ev.Client))
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.told = append(w.told, strings.TrimSuffix(fmt.Sprint(ev.Kind, " ", ev.Client, " ", ev.Reason), " "))
 			if ev.Revision < w.last {
 				e.t.Errorf("an event of %d after %d", ev.Revision, w.last)
 			}
@@ -102,6 +108,8 @@ func (e *env) watch(from int64) *watching {
 // heard returns what the watch was told since it was asked last.
 func (w *watching) heard() []string {
 	pause()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	told := w.told
 	w.told = nil
 	return told

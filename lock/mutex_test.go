@@ -300,3 +300,28 @@ func randomTurns(e *env, seed uint64) {
 		}
 	}
 }
+
+// Where nothing can be written, those who leave don't wait for each other for longer than one
+// of them may take.
+func TestLeavingWithoutMajority(t *testing.T) {
+	run(t, whole, func(e *env) {
+		e.grant(0x1)
+		e.wantHeld(e.lock("l", 0x1))
+		waiting := make([]*locking, 3*maxLeaving)
+		for i := range waiting {
+			id := int64(0x100 + i)
+			e.grant(id)
+			waiting[i] = e.lock("l", id)
+		}
+		e.wantWaiting(waiting...)
+		e.stuck.Store(true)
+		for _, l := range waiting {
+			l.cancel()
+		}
+		time.Sleep(maxDeparture + time.Second)
+		for _, l := range waiting {
+			e.wantErr(l, context.Canceled)
+		}
+		e.stuck.Store(false)
+	})
+}

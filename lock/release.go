@@ -43,20 +43,37 @@ func (s *Service) Release(ctx context.Context, name, client string, token int64,
 	return err
 }
 
-// ForceRelease takes a lock away from whoever has it by a token, or a place in the queue.
-func (s *Service) ForceRelease(ctx context.Context, name string, token int64) error {
+// ForceRelease takes a lock away from whoever has it by a token, or a place in the queue. The
+// reason is written first, so that the history of the place ends with it.
+func (s *Service) ForceRelease(ctx context.Context, name string, token int64, reason string) error {
 	if err := checkToken(name, "", token); err != nil {
 		return err
 	}
-	found := func() (*mvccpb.KeyValue, error) { return s.find(ctx, name, token) }
-	err := s.change(ctx, found, func(e *Entry) error {
-		e.Calls = nil
-		return nil
-	})
-	if errors.Is(err, errAbsent) {
-		return ErrNotHolder
+	if len(reason) > MaxMetadata {
+		return &FieldError{"reason", "is too long"}
 	}
-	return err
+	for {
+		kv, err := s.find(ctx, name, token)
+		if errors.Is(err, errAbsent) {
+			return ErrNotHolder
+		}
+		if err != nil {
+			return err
+		}
+		e := entryOf(kv)
+		e.Reason = reason
+		resp, err := s.rewrite(ctx, kv, &e, kv.Lease)
+		if err != nil {
+			return err
+		}
+		if !resp.Succeeded {
+			continue
+		}
+		kv.ModRevision = resp.Header.Revision
+		if done, err := s.end(ctx, kv, &e); done || err != nil {
+			return err
+		}
+	}
 }
 
 func checkToken(name, client string, token int64) error {

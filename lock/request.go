@@ -53,6 +53,9 @@ type Request struct {
 	Delay time.Duration
 	// Metadata is stored with the place.
 	Metadata string
+	// Moved, unless it is nil, is told where the request stands while it waits, whenever that
+	// has changed since it was told last. The call waits for it.
+	Moved func(name string, p Position)
 }
 
 // FieldError says which field of a request is wrong.
@@ -129,6 +132,8 @@ type ticket struct {
 	attempt string
 	// keep are leases to renew while the request waits.
 	keep []int64
+	// before is the position that was told last.
+	before int
 	// got is the place of a request that was granted.
 	got *hold
 }

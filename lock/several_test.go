@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -108,6 +109,33 @@ func TestSeveralLocksAreTakenInOneOrder(t *testing.T) {
 			})
 		}
 		clients.Wait()
+		e.empty()
+	})
+}
+
+// Who wants to know is told how many are before it, whenever that has changed.
+func TestPositions(t *testing.T) {
+	runBoth(t, func(e *env) {
+		a := e.granted(e.acquire(ask("a")))
+		b, c := e.acquire(ask("b")), e.acquire(ask("c"))
+		var told []string
+		r := ask("d")
+		r.Moved = func(name string, p Position) { told = append(told, fmt.Sprint(name, p.Before)) }
+		d := e.acquire(r)
+		e.waits(b, c, d)
+		after := e.acquire(ask("e"))
+		time.Sleep(9 * time.Second) // renewals change nothing
+		c.cancel()
+		e.refused(c, context.Canceled)
+		e.waits(d)
+		e.release(a)
+		e.waits(d, after)
+		e.release(e.granted(b))
+		e.release(e.granted(d))
+		if want := []string{"l3", "l2", "l1"}; !slices.Equal(told, want) {
+			t.Errorf("%q, want %q", told, want)
+		}
+		e.release(e.granted(after))
 		e.empty()
 	})
 }

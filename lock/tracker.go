@@ -27,6 +27,8 @@ type tracker struct {
 	// waiters are by key; protected by mu, with what follows. Two calls of one lease wait
 	// for one key.
 	waiters map[string][]*waiter
+	// positions is how many waiters want to know where they stand.
+	positions int
 	// queue is what this node knows of the queue at revision rev, nil while it is read.
 	queue *queue
 	rev   int64
@@ -39,9 +41,28 @@ type waiter struct {
 	// alone says that the waiter's turn comes when there is nothing before it, whatever
 	// the entries say of themselves.
 	alone bool
+	// moved, unless it is nil, has room for the last position that the waiter was seen at:
+	// how many are before it.
+	moved chan Position
 	// turn has room for the one thing that the waiter is told.
 	turn chan turn
 	told bool
+}
+
+// Position is how many were before a place at a revision.
+type Position struct {
+	Before   int
+	Revision int64
+}
+
+// move tells the waiter where it stands, in place of what it has not looked at. The
+// tracker's mu must be held.
+func (w *waiter) move(p Position) {
+	select {
+	case <-w.moved:
+	default:
+	}
+	w.moved <- p
 }
 
 // turn is what a waiter waits for: that it was its turn at revision rev, or why it need not
@@ -100,14 +121,21 @@ func (tr *tracker) add(w *waiter) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.waiters[w.key] = append(tr.waiters[w.key], w)
+	if w.moved != nil {
+		tr.positions++
+	}
 	if tr.queue != nil {
 		tr.judge(w)
+		tr.position()
 	}
 }
 
 func (tr *tracker) remove(w *waiter) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
+	if w.moved != nil {
+		tr.positions--
+	}
 	rest := slices.DeleteFunc(tr.waiters[w.key], func(o *waiter) bool { return o == w })
 	if tr.waiters[w.key] = rest; len(rest) == 0 {
 		delete(tr.waiters, w.key)
@@ -207,6 +235,7 @@ func (tr *tracker) load(resp *pb.RangeResponse) {
 			tr.judge(w)
 		}
 	}
+	tr.position()
 }
 
 // apply takes changes of the queue, in the order of revisions, and tells those of it whom
@@ -233,6 +262,23 @@ func (tr *tracker) apply(events []*mvccpb.Event) {
 	tr.queue.advance(func(e *entry) { tr.judgeAll(e.key) })
 	if first := tr.queue.first; first != nil {
 		tr.judgeAll(first.key)
+	}
+	tr.position()
+}
+
+// position tells those who want to know it where they stand. mu must be held.
+func (tr *tracker) position() {
+	if tr.positions == 0 {
+		return
+	}
+	before := 0
+	for e := tr.queue.first; e != nil; e = e.next {
+		for _, w := range tr.waiters[e.key] {
+			if w.moved != nil && w.created == e.created && !w.told {
+				w.move(Position{before, tr.rev})
+			}
+		}
+		before++
 	}
 }
 

@@ -3,6 +3,9 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,4 +110,115 @@ func TestLockGoesRound(t *testing.T) {
 			t.Errorf("keys are left: %v, %v", r, err)
 		}
 	})
+}
+
+// Clients of all nodes take a lock, while nodes are cut off and
+// heal, and messages are lost and late: whoever is told that it has the lock has it alone until
+// it asks to release it, by a token above all before.
+func TestLockUnderFaults(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		random := rand.New(rand.NewPCG(seed(t), 1))
+		services := make([]*lock.Service, nodes)
+		for i := range services {
+			services[i] = c.node(uint64(i + 1)).locks()
+			defer services[i].Close()
+		}
+		end, stop := context.WithTimeout(t.Context(), unlessShort(4*time.Minute, time.Minute))
+		defer stop()
+		var faulty sync.WaitGroup
+		faulty.Go(func() {
+			for end.Err() == nil {
+				c.net.setFaults(faults{lose: 20, reorder: 20, late: 20 * time.Millisecond, loseAnswer: 10, loseCall: 10})
+				if cut := uint64(1 + random.IntN(nodes+1)); cut <= nodes {
+					c.net.sever(around(cut)...)
+				}
+				time.Sleep(time.Duration(random.IntN(6000)) * time.Millisecond)
+				c.net.heal()
+				time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
+			}
+			c.net.setFaults(faults{})
+		})
+
+		turns := &turnsTaken{}
+		var clients sync.WaitGroup
+		for i := range 6 {
+			client := &lockClient{
+				name: fmt.Sprint("client ", i), services: services, turns: turns, rnd: rand.New(rand.NewPCG(seed(t), uint64(i)+2)),
+			}
+			clients.Go(func() {
+				for end.Err() == nil {
+					client.turn(t.Context())
+				}
+			})
+		}
+		clients.Wait()
+		faulty.Wait()
+		for _, fault := range turns.faults {
+			t.Error(fault)
+		}
+		if turns.n < 20 {
+			t.Errorf("the run shows nothing: %d turns", turns.n)
+		}
+		time.Sleep(2 * time.Minute) // leases of calls that failed end
+		r, err := c.node(1).router.Range(t.Context(), &pb.RangeRequest{Key: []byte("a/"), RangeEnd: []byte("a0")})
+		if err != nil || r.Count > 0 {
+			t.Errorf("keys are left: %v, %v", r, err)
+		}
+	})
+}
+
+// turnsTaken is who was told that it has the lock.
+type turnsTaken struct {
+	mu     sync.Mutex
+	holder string
+	last   int64
+	n      int
+	faults []string
+}
+
+func (h *turnsTaken) begin(client string, token int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.holder != "" || token <= h.last {
+		h.faults = append(h.faults, fmt.Sprintf("%s has the lock by %d, %q by %d", client, token, h.holder, h.last))
+	}
+	h.holder, h.last = client, token
+	h.n++
+}
+
+func (h *turnsTaken) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.holder = ""
+}
+
+// lockClient takes turns through any node.
+type lockClient struct {
+	name     string
+	services []*lock.Service
+	turns    *turnsTaken
+	rnd      *rand.Rand
+}
+
+func (l *lockClient) any() *lock.Service { return l.services[l.rnd.IntN(len(l.services))] }
+
+func (l *lockClient) turn(ctx context.Context) {
+	r := &lock.Request{
+		Name: "a", Client: l.name, ID: fmt.Sprint(l.rnd.Int64()), TTL: time.Minute,
+		Wait: time.Duration(l.rnd.IntN(8000)) * time.Millisecond,
+	}
+	for range 1 + l.rnd.IntN(3) { // made again where it failed
+		g, err := l.any().Acquire(ctx, r)
+		if err != nil {
+			continue
+		}
+		l.turns.begin(l.name, g.Token)
+		time.Sleep(time.Duration(l.rnd.IntN(1000)) * time.Millisecond)
+		l.turns.end()
+		for l.any().Release(ctx, "a", l.name, g.Token, r.ID) != nil {
+			time.Sleep(100 * time.Millisecond)
+		}
+		return
+	}
 }
