@@ -472,7 +472,7 @@ func TestForceRelease(t *testing.T) {
 		w := e.watch(0)
 		check(t, e.ForceRelease(e.ctx(), "l", held.Token, "stuck"))
 		g := e.granted(next)
-		if told := w.heard(); !slices.Equal(told, []string{"queued a", "queued b", "granted a", "ended a stuck", "granted b"}) {
+		if told := w.heard(); !slices.Equal(told, []string{"queued a", "queued b", "granted a", "released a stuck", "granted b"}) {
 			t.Errorf("%q", told)
 		}
 		w.cancel()

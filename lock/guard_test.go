@@ -51,12 +51,18 @@ func TestLockDelay(t *testing.T) {
 		}
 		e.waits(behind)
 		time.Sleep(4 * time.Second)
-		e.release(e.granted(behind))
-		e.unlock(e.wantHeld(call).Key)
-		e.release(e.granted(back))
+		held := e.granted(behind)
+		pause()
+		e.release(held)
+		key := e.wantHeld(call).Key
+		pause()
+		e.unlock(key)
+		held = e.granted(back)
+		pause()
+		e.release(held)
 		if told := w.heard(); !slices.Equal(told, []string{
-			"queued a", "granted a", "queued b", "queued ", "ended a", "queued a",
-			"granted b", "ended b", "granted ", "ended ", "granted a", "ended a",
+			"queued a", "granted a", "queued b", "queued ", "expired a", "queued a",
+			"granted b", "released b", "granted ", "released ", "granted a", "released a",
 		}) {
 			t.Errorf("%q", told)
 		}

@@ -90,14 +90,16 @@ func (e *env) watch(from int64) *watching {
 	ctx, cancel := context.WithCancel(e.ctx())
 	w := &watching{cancel: cancel, done: make(chan error, 1)}
 	go func() {
-		w.done <- e.Watch(ctx, "l", from, func(ev *Event) error {
+		w.done <- e.Watch(ctx, "l", from, func(rev int64, events []Event) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.told = append(w.told, strings.TrimSuffix(fmt.Sprint(ev.Kind, " ", ev.Client, " ", ev.Reason), " "))
-			if ev.Revision < w.last {
-				e.t.Errorf("an event of %d after %d", ev.Revision, w.last)
+			for _, ev := range events {
+				w.told = append(w.told, strings.TrimSuffix(fmt.Sprint(ev.Kind, " ", ev.Client, " ", ev.Reason), " "))
 			}
-			w.last = ev.Revision
+			if rev < w.last || rev == w.last && len(events) > 0 {
+				e.t.Errorf("events of %d after %d", rev, w.last)
+			}
+			w.last = rev
 			return nil
 		})
 	}()
@@ -136,7 +138,7 @@ func TestWatch(t *testing.T) {
 		check(t, e.Release(e.ctx(), "l", "a", a.Token, ""))
 		expect("one of two released", w)
 		e.release(a)
-		expect("released", w, "ended a", "granted b")
+		expect("released", w, "released a", "granted b")
 		w.cancel()
 		if err := <-w.done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -150,7 +152,7 @@ func TestWatch(t *testing.T) {
 		d := e.granted(e.acquire(ask("d")))
 		expect("taken", again, "queued d", "granted d")
 		time.Sleep(15 * time.Second)
-		expect("expired", again, "ended d")
+		expect("expired", again, "expired d")
 		again.cancel()
 		<-again.done
 		_ = d

@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -36,6 +37,9 @@ func (s *Service) Observe(ctx context.Context, name []byte, tell func(leader *mv
 type observer struct {
 	watchers Watchers
 	tell     func(leader *mvccpb.KeyValue, rev int64) error
+	// idle, unless it is nil, is called when there is nothing to see, and says when to call it
+	// again if there still is not.
+	idle func(context.Context) (next time.Duration, again bool)
 }
 
 // reign tells of a leader that was seen at a revision, until its key is gone.
@@ -91,10 +95,25 @@ func (o *observer) watch(ctx context.Context, opts mvcc.WatchOptions, see func(*
 			}
 			continue
 		}
-		select {
-		case <-o.watchers.Ready():
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := o.await(ctx); err != nil {
+			return err
 		}
 	}
+}
+
+// await returns when there may be something to see, or idle is to be called again.
+func (o *observer) await(ctx context.Context) error {
+	pause := ctx
+	if o.idle != nil {
+		if next, again := o.idle(ctx); again {
+			var cancel context.CancelFunc
+			pause, cancel = context.WithTimeout(ctx, next)
+			defer cancel()
+		}
+	}
+	select {
+	case <-o.watchers.Ready():
+	case <-pause.Done():
+	}
+	return ctx.Err()
 }

@@ -66,6 +66,9 @@ func (e *FieldError) Error() string { return fmt.Sprintf("lock: %s: %s", e.Field
 
 // check returns a FieldError unless the request can be asked.
 func (r *Request) check() error {
+	if err := checkNames(r.Name, r.Client); err != nil {
+		return err
+	}
 	switch {
 	case r.Session < 0:
 		return &FieldError{"session_id", "is negative"}
@@ -84,10 +87,7 @@ func (r *Request) check() error {
 	case len(r.Metadata) > MaxMetadata:
 		return &FieldError{"metadata", "is too long"}
 	}
-	if err := r.checkMode(); err != nil {
-		return err
-	}
-	return checkNames(r.Name, r.Client)
+	return r.checkMode()
 }
 
 func (r *Request) checkMode() error {

@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -20,7 +21,12 @@ const (
 	Queued EventKind = "queued"
 	// Granted places have the lock from now on.
 	Granted EventKind = "granted"
-	// Ended places had the lock, and are gone: released, or with their lease.
+	// Released places had the lock, and are gone before their lease: their holder, or somebody by
+	// force, has released it.
+	Released EventKind = "released"
+	// Expired places had the lock until their lease ended.
+	Expired EventKind = "expired"
+	// Ended places had the lock, and are gone: nobody knows any more which of the two it was.
 	Ended EventKind = "ended"
 	// Left places waited, and are gone.
 	Left EventKind = "left"
@@ -29,8 +35,6 @@ const (
 // Event is something that has happened in a queue.
 type Event struct {
 	Kind EventKind
-	// Revision is when. A watch may go on from the one after the last it has had.
-	Revision int64
 	Place
 	Entry
 }
@@ -38,10 +42,12 @@ type Event struct {
 // ErrCompacted is returned for a watch from a revision of which not all is known any more.
 var ErrCompacted = errors.New("lock: what happened since is compacted")
 
-// Watch hands what happens in a lock's queue from a revision on to tell, in order. With from
-// 0 that begins with what is there now: each place as queued, and as granted if it has the
-// lock, at the revision of the watch. It returns when ctx ends, or with the error of tell.
-func (s *Service) Watch(ctx context.Context, name string, from int64, tell func(*Event) error) error {
+// Watch hands what happens in a lock's queue from a revision on to tell, all of one revision
+// together and in order, so that another watch may go on from the revision after that. With from
+// 0 it begins with what is there now: each place as queued, and as granted if it has the lock, at
+// the revision of the watch. Otherwise it begins with nothing, at the revision before from. It
+// returns when ctx ends, or with the error of tell.
+func (s *Service) Watch(ctx context.Context, name string, from int64, tell func(rev int64, events []Event) error) error {
 	switch err := checkNames(name, ""); {
 	case err != nil:
 		return err
@@ -59,19 +65,18 @@ func (s *Service) Watch(ctx context.Context, name string, from int64, tell func(
 	if err != nil {
 		return err
 	}
-	v := &viewer{queue: newQueue(nil), places: make(map[string]Event), tell: tell}
-	start := resp.Header.Revision + 1
+	v := &viewer{s: s, queue: newQueue(nil), places: make(map[string]Event), ends: make(map[string]time.Time), known: resp.Header.Revision}
+	there, start := v.see(ctx, putEvents(resp.Kvs), resp.Header.Revision), resp.Header.Revision+1
 	if from > 0 {
-		start, v.tell = from, func(*Event) error { return nil }
+		there, start = nil, from
 	}
-	if err := v.see(putEvents(resp.Kvs), start-1); err != nil {
+	if err := tell(start-1, there); err != nil {
 		return err
 	}
-	v.tell = tell
-	o := observer{watchers: s.node.Watchers()}
+	o := observer{watchers: s.node.Watchers(), idle: v.learn}
 	defer o.watchers.Close()
 	err = o.watch(ctx, mvcc.WatchOptions{Key: span.Key, End: span.RangeEnd, Start: start}, func(b *mvcc.WatchBatch) (bool, error) {
-		return false, v.seeAll(b.Events)
+		return false, v.seeAll(ctx, b.Events, tell)
 	})
 	if err == nil {
 		return ErrCompacted
@@ -81,10 +86,42 @@ func (s *Service) Watch(ctx context.Context, name string, from int64, tell func(
 
 // viewer makes events of a queue out of those of its keys.
 type viewer struct {
+	s     *Service
 	queue *queue
 	// places are those that are there, by key.
 	places map[string]Event
-	tell   func(*Event) error
+	// known is the revision at which the watch began: what comes later is seen when it happens.
+	known int64
+	// ends is when the leases of holders end at the earliest, by key, as far as that is known.
+	ends map[string]time.Time
+}
+
+// lookAhead is how long before a holder's lease may end the viewer asks whether it was renewed,
+// and how long it waits until it asks again.
+const lookAhead = time.Second
+
+// learn asks for the leases of holders that may end soon, and returns when to do so again; never
+// if there are no holders. So who is gone before that was not gone with the lease.
+func (v *viewer) learn(ctx context.Context) (next time.Duration, again bool) {
+	now := v.s.now()
+	for e := v.queue.first; e != nil && e.holds; e = e.next {
+		if v.places[e.key].Guards {
+			continue
+		}
+		end, ok := v.ends[e.key]
+		if !ok || end.Sub(now) <= lookAhead {
+			// What can't be asked is asked again. A lease that was never seen may have been gone
+			// with a release.
+			if left, err := v.s.Remaining(ctx, v.places[e.key].Place); err == nil && left > 0 {
+				end = now.Add(left)
+				v.ends[e.key] = end
+			}
+		}
+		if due := max(end.Sub(now)-lookAhead, lookAhead); !again || due < next {
+			next, again = due, true
+		}
+	}
+	return next, again
 }
 
 // putEvents returns keys that are there as events.
@@ -97,36 +134,41 @@ func putEvents(kvs []*mvccpb.KeyValue) []*mvccpb.Event {
 }
 
 // seeAll sees events of any number of revisions.
-func (v *viewer) seeAll(events []*mvccpb.Event) error {
+func (v *viewer) seeAll(ctx context.Context, events []*mvccpb.Event, tell func(int64, []Event) error) error {
 	for len(events) > 0 {
 		rev, n := events[0].Kv.ModRevision, 1
 		for n < len(events) && events[n].Kv.ModRevision == rev {
 			n++
 		}
-		if err := v.see(events[:n], rev); err != nil {
-			return err
+		if told := v.see(ctx, events[:n], rev); len(told) > 0 {
+			if err := tell(rev, told); err != nil {
+				return err
+			}
 		}
 		events = events[n:]
 	}
 	return nil
 }
 
-// see sees what changed in the queue by a revision.
-func (v *viewer) see(events []*mvccpb.Event, rev int64) error {
-	var told []Event
+// see sees what changed in the queue by a revision, and returns what there is to tell of it.
+func (v *viewer) see(ctx context.Context, events []*mvccpb.Event, rev int64) (told []Event) {
 	for _, ev := range events {
 		key := string(ev.Kv.Key)
 		if ev.Type == mvccpb.Event_DELETE {
 			if e := v.queue.byKey[key]; e != nil && !v.places[key].Guards {
-				told = append(told, v.gone(e))
+				told = append(told, v.gone(ctx, e, rev))
 			}
 			v.queue.delete(key, ev.Kv.ModRevision)
 			delete(v.places, key)
+			delete(v.ends, key)
 			continue
 		}
 		p := Event{Kind: Queued, Place: placeOf(ev.Kv), Entry: entryOf(ev.Kv)}
 		if v.queue.byKey[key] == nil && !p.Guards {
 			told = append(told, p)
+		}
+		if v.places[key].Lease != p.Lease {
+			delete(v.ends, key)
 		}
 		v.places[key] = p
 		v.queue.put(ev.Kv)
@@ -137,20 +179,30 @@ func (v *viewer) see(events []*mvccpb.Event, rev int64) error {
 			told = append(told, p)
 		}
 	})
-	for i := range told {
-		told[i].Revision = rev
-		if err := v.tell(&told[i]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return told
 }
 
-func (v *viewer) gone(e *entry) Event {
+// gone returns what there is to tell of a place that was deleted by a revision. A lease that is
+// there, or can't have ended yet, did not take it along. One that is not there any more, though
+// it was when the watch asked last, has ended.
+func (v *viewer) gone(ctx context.Context, e *entry, rev int64) Event {
 	p := v.places[e.key]
-	p.Kind = Left
-	if e.holds {
+	end, learned := v.ends[e.key]
+	switch {
+	case !e.holds:
+		p.Kind = Left
+	case p.Reason != "", learned && v.s.now().Before(end):
+		p.Kind = Released
+	default:
 		p.Kind = Ended
+		left, err := v.s.Remaining(ctx, p.Place)
+		switch {
+		case err != nil:
+		case left > 0:
+			p.Kind = Released
+		case learned && rev > v.known:
+			p.Kind = Expired
+		}
 	}
 	return p
 }
