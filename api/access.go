@@ -49,7 +49,7 @@ func (a *access) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	origin := r.Header.Get("Origin")
 	listed := slices.Contains(a.origins, anyone) || slices.Contains(a.origins, origin)
 	if foreign := origin != "" && !sameOrigin(r, origin); foreign && !listed {
-		if strings.HasPrefix(r.URL.Path, "/v3/") {
+		if isAPI(r) {
 			http.Error(w, fmt.Sprintf("Pages of %q may not use this API: --cors does not name their origin.", origin), http.StatusForbidden)
 			return
 		}
@@ -79,10 +79,15 @@ func sameOrigin(r *http.Request, origin string) bool {
 	return ok && u.Port() == "" && strings.EqualFold(u.Host+":"+port, r.Host)
 }
 
+// isAPI tells whether a request is to one of the JSON APIs, whose calls are their callers'.
+func isAPI(r *http.Request) bool {
+	return strings.HasPrefix(r.URL.Path, "/v3/") || strings.HasPrefix(r.URL.Path, locksPath)
+}
+
 // namesUser tells whether a request to the gateway comes with a certificate that
 // names a user: the gateway's calls would not be that user's.
 func (a *access) namesUser(r *http.Request) (bool, error) {
-	if a.users == nil || r.TLS == nil || !strings.HasPrefix(r.URL.Path, "/v3/") {
+	if a.users == nil || r.TLS == nil || !isAPI(r) {
 		return false, nil
 	}
 	users, err := a.users.Users(r.Context())

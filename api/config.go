@@ -89,9 +89,9 @@ type Config struct {
 	// PingTimeout how long its answer is waited for.
 	PingInterval, PingTimeout time.Duration
 
-	// DisableGateway leaves out the JSON API under /v3.
+	// DisableGateway leaves out the JSON APIs, under /v3 and /api/v1.
 	DisableGateway bool
-	// AllowedOrigins are the origins, "*" for all, whose pages may use the JSON API and read
+	// AllowedOrigins are the origins, "*" for all, whose pages may use the JSON APIs and read
 	// HTTP answers beside those that come from where they ask.
 	AllowedOrigins []string
 	// AllowedHosts are the host names that HTTP requests without TLS may ask for. None

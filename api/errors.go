@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -59,6 +60,9 @@ var (
 	errStreamFilter  = unimplemented("RangeStream does not support revision filters")
 	errSeveralShards = unimplemented(severalShards)
 	errPanic         = status.Error(codes.Internal, "latchkey: internal error")
+
+	errLeaseNotFound = rpctypes.ErrGRPCLeaseNotFound
+	errNoSession     = precondition("latchkey: there is no such session")
 )
 
 // severalShards is what a write over several shards is told. Behind it comes where they are
@@ -108,6 +112,13 @@ var sentinels = []struct{ is, wire error }{
 	{lock.ErrNotLeader, unknown("election: not leader")},
 	{lock.ErrNoLeader, unknown("election: no leader")},
 	{lock.ErrClosed, rpctypes.ErrGRPCStopped},
+	{lock.ErrCompacted, rpctypes.ErrGRPCCompacted},
+	{lock.ErrNotHolder, precondition("latchkey: the client does not have the lock by this token")},
+	{lock.ErrNoSession, errNoSession},
+	{lock.ErrOtherMode, precondition("latchkey: the client has a place for the lock in another mode")},
+	{lock.ErrOtherClient, precondition("latchkey: the session has a place for another client")},
+	// Lock and Election have texts of etcd's for it.
+	{lock.ErrLost, precondition("latchkey: the client's place is gone, by force or with its lease")},
 
 	{raft.ErrTimeout, rpctypes.ErrGRPCTimeout},
 	{raft.ErrStopped, rpctypes.ErrGRPCStopped},
@@ -140,6 +151,47 @@ func toStatus(err error) error {
 		return err
 	}
 	return unknown(err.Error())
+}
+
+// lockStatus is toStatus of what the Locks service answers: a field that can't be is named in the
+// details, and a lease that is not there is a session's.
+func lockStatus(err error) error {
+	var wrong *lock.FieldError
+	switch {
+	case errors.As(err, &wrong):
+		return wrongField(wrong)
+	case errors.Is(err, errLeaseNotFound):
+		return errNoSession
+	default:
+		return toStatus(err)
+	}
+}
+
+// wrongField is the answer to a request with a field that can't be.
+func wrongField(wrong *lock.FieldError) error {
+	s := status.New(codes.InvalidArgument, "latchkey: "+wrong.Field+" "+wrong.Reason)
+	named, err := s.WithDetails(&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
+		{Field: wrong.Field, Description: wrong.Reason},
+	}})
+	if err != nil {
+		return s.Err() // what can't be named is told all the same
+	}
+	return named.Err()
+}
+
+// fieldOf returns the field that an answer names, empty for none.
+func fieldOf(err error) string {
+	for _, d := range status.Convert(err).Details() {
+		if bad, ok := d.(*errdetails.BadRequest); ok && len(bad.GetFieldViolations()) > 0 {
+			return bad.GetFieldViolations()[0].GetField()
+		}
+	}
+	return ""
+}
+
+// precondition is the answer to a caller that does not have, or no longer, what its request says.
+func precondition(reason string) error {
+	return status.Error(codes.FailedPrecondition, reason)
 }
 
 // endOf says why the context of a stream has ended: the cause that this server

@@ -73,6 +73,12 @@ func TestToStatus(t *testing.T) {
 		{lock.ErrNotLeader, codes.Unknown, "election: not leader"},
 		{lock.ErrNoLeader, codes.Unknown, "election: no leader"},
 		{lock.ErrClosed, codes.Unavailable, "etcdserver: server stopped"},
+		{lock.ErrCompacted, codes.OutOfRange, "etcdserver: mvcc: required revision has been compacted"},
+		{lock.ErrNotHolder, codes.FailedPrecondition, "latchkey: the client does not have the lock by this token"},
+		{lock.ErrNoSession, codes.FailedPrecondition, "latchkey: there is no such session"},
+		{lock.ErrOtherMode, codes.FailedPrecondition, "latchkey: the client has a place for the lock in another mode"},
+		{lock.ErrOtherClient, codes.FailedPrecondition, "latchkey: the session has a place for another client"},
+		{lock.ErrLost, codes.FailedPrecondition, "latchkey: the client's place is gone, by force or with its lease"},
 		{errors.New("disk on fire"), codes.Unknown, "disk on fire"},
 	}
 	for _, s := range sentinels {

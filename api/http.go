@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	latchkeyv1 "github.com/latchkey-db/latchkey/api/latchkey/v1"
 )
 
 // http2Major is the major version of HTTP by which gRPC calls come.
@@ -53,6 +56,9 @@ func (s *Server) httpHandlers() (map[Traffic]http.Handler, error) {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
 	control := &access{origins: s.config.AllowedOrigins, hosts: s.config.AllowedHosts, next: mux}
+	if s.gateway != nil {
+		control.next = beside(mux, newLocksAPI(latchkeyv1.NewLocksClient(s.gateway.conn)))
+	}
 	if s.gateway != nil && s.config.CertificateUsers {
 		control.users = s.config.Users
 	}
@@ -67,6 +73,18 @@ func (s *Server) httpHandlers() (map[Traffic]http.Handler, error) {
 	})
 	handlers[HTTPTraffic], handlers[MetricsTraffic] = control, metrics
 	return handlers, nil
+}
+
+// beside serves the paths of the lock API, which a mux would clean: names of locks are in them as
+// they are.
+func beside(mux, locks http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.EscapedPath(), locksPath) {
+			locks.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // counted makes Stop wait for what h serves. net/http waits for no handler whose

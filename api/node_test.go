@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -35,7 +34,7 @@ const (
 	testCluster = 0xc1
 	testMember  = 0x8e9e05c52164694d
 	testTerm    = 7
-	// drawnLease is the id of a lease that was granted without one.
+	// drawnLease is the id of the first lease that was granted without one.
 	drawnLease = 0x5eed
 )
 
@@ -78,6 +77,8 @@ type node struct {
 	proving     func(context.Context, *auth.State) error
 	confirming  func()
 	unconfirmed error
+	// drawn counts the leases that were granted without an id.
+	drawn int64
 	// calls counts the calls that reached the store or the leases.
 	calls atomic.Int64
 }
@@ -220,7 +221,12 @@ func (n *node) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.Compac
 
 func (n *node) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (resp *pb.LeaseGrantResponse, err error) {
 	err = n.apply(ctx, func(_ *mvcc.Writer, b *pebble.Batch) error {
-		rec, err := n.table.Grant(b, cmp.Or(r.GetID(), drawnLease), r.GetTTL())
+		id := r.GetID()
+		if id == 0 {
+			id = drawnLease + n.drawn
+			n.drawn++
+		}
+		rec, err := n.table.Grant(b, id, r.GetTTL())
 		resp = &pb.LeaseGrantResponse{ID: rec.ID, TTL: rec.TTL}
 		return err
 	})

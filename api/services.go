@@ -10,10 +10,11 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	latchkeyv1 "github.com/latchkey-db/latchkey/api/latchkey/v1"
 	"github.com/latchkey-db/latchkey/lock"
 )
 
-// services are the gRPC services of a server. Lock and Election stand on those of keys and
+// services are the gRPC services of a server. Lock, Election and Locks stand on those of keys and
 // leases, by the same values that clients are served by.
 type services struct {
 	kv          pb.KVServer
@@ -24,6 +25,7 @@ type services struct {
 	maintenance pb.MaintenanceServer
 	lock        v3lockpb.LockServer
 	election    v3electionpb.ElectionServer
+	locks       latchkeyv1.LocksServer
 	health      *health.Server
 }
 
@@ -66,6 +68,7 @@ func (s *Server) services() *services {
 	s.locks = lock.New(below, below, time.Now)
 	t := turns{locks: s.locks, streams: s.streams, headers: h}
 	all.lock, all.election = &lockService{turns: t}, &electionService{turns: t}
+	all.locks = &locksService{locks: s.locks, streams: s.streams}
 	return all
 }
 
@@ -79,6 +82,7 @@ func (a *services) register(g *grpc.Server) {
 	pb.RegisterMaintenanceServer(g, a.maintenance)
 	v3lockpb.RegisterLockServer(g, a.lock)
 	v3electionpb.RegisterElectionServer(g, a.election)
+	latchkeyv1.RegisterLocksServer(g, a.locks)
 	healthpb.RegisterHealthServer(g, a.health)
 	a.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 }

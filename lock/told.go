@@ -6,6 +6,14 @@ import "time"
 // decided by one.
 type Epoch int64
 
+// Age returns how long ago a time was, by the clock of this node; 0 for none or one to come.
+func (s *Service) Age(at Epoch) time.Duration {
+	if at == 0 {
+		return 0
+	}
+	return max(0, time.Duration(epoch(s.now())-at)*time.Millisecond)
+}
+
 func epoch(t time.Time) Epoch { return Epoch(t.UnixMilli()) }
 
 // Life is what is told of a lease that has just been granted or renewed.

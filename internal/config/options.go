@@ -133,7 +133,7 @@ func (c *Config) memberOptions() []option {
 		{name: "max-snapshots", value: unreadNumber[uint](5, math.MaxUint), idle: idleLog},
 		{name: "max-wals", value: unreadNumber[uint](5, math.MaxUint), idle: idleLog},
 		{name: "initial-election-tick-advance", value: unreadToggle(true), idle: "a node's first election is not put forward here"},
-		{name: "enable-grpc-gateway", value: toggle(&c.EnableGateway), help: "Serve the JSON API under /v3"},
+		{name: "enable-grpc-gateway", value: toggle(&c.EnableGateway), help: "Serve the JSON APIs under /v3 and /api/v1"},
 	}
 }
 

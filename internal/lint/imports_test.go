@@ -46,7 +46,7 @@ var allowed = map[string][]string{
 		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/leadership", "internal/peer", "internal/raft", "internal/remote",
 	},
 
-	"api":             {"auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
+	"api":             {"api/latchkey/v1", "auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
 	"api/latchkey/v1": {},
 	"lock":            {"router", "mvcc", "internal/invariant", "internal/keys"},
 	"router":          {"auth", "placement", "system", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft", "internal/share"},

@@ -81,12 +81,16 @@ const (
 	LockEvent_QUEUED LockEvent_Kind = 1
 	// GRANTED says that somebody has the lock.
 	LockEvent_GRANTED LockEvent_Kind = 2
-	// RELEASED says that a holder has gone by its own will, or by another's (reason).
+	// RELEASED says that a holder is gone whose lease was still there: by its own will, or by
+	// another's (reason).
 	LockEvent_RELEASED LockEvent_Kind = 3
-	// EXPIRED says that the lease of a place has ended.
+	// EXPIRED says that a holder is gone with its session.
 	LockEvent_EXPIRED LockEvent_Kind = 4
 	// LEFT says that somebody waits no longer.
 	LockEvent_LEFT LockEvent_Kind = 5
+	// ENDED says that a holder is gone, and that it is not known any more whether it had released
+	// the lock or its lease had ended.
+	LockEvent_ENDED LockEvent_Kind = 6
 )
 
 // Enum value maps for LockEvent_Kind.
@@ -98,6 +102,7 @@ var (
 		3: "RELEASED",
 		4: "EXPIRED",
 		5: "LEFT",
+		6: "ENDED",
 	}
 	LockEvent_Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
@@ -106,6 +111,7 @@ var (
 		"RELEASED":         3,
 		"EXPIRED":          4,
 		"LEFT":             5,
+		"ENDED":            6,
 	}
 )
 
@@ -133,7 +139,7 @@ func (x LockEvent_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LockEvent_Kind.Descriptor instead.
 func (LockEvent_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{18, 0}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{19, 0}
 }
 
 type AcquireRequest struct {
@@ -286,8 +292,8 @@ type AcquireResponse struct {
 	// grants has one for each lock that was asked for, in the order of their names; none if
 	// they were not acquired.
 	Grants []*Grant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
-	// Of the lock that was waited for in vain: the position that was reached, 1 for the next, and the
-	// holders.
+	// Of the lock that was waited for in vain: how many were before the caller in the queue at the
+	// end, and the holders.
 	LockKey  string   `protobuf:"bytes,3,opt,name=lock_key,json=lockKey,proto3" json:"lock_key,omitempty"`
 	Position int32    `protobuf:"varint,4,opt,name=position,proto3" json:"position,omitempty"`
 	Holders  []*Place `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`
@@ -369,6 +375,7 @@ func (x *AcquireResponse) GetRevision() int64 {
 	return 0
 }
 
+// AcquireProgress is a step of a request that waits.
 type AcquireProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Step:
@@ -440,7 +447,7 @@ type isAcquireProgress_Step interface {
 }
 
 type AcquireProgress_Position struct {
-	// position is how many are before the caller in the queue of lock_key.
+	// position tells where the caller stands.
 	Position *Position `protobuf:"bytes,1,opt,name=position,proto3,oneof"`
 }
 
@@ -453,11 +460,13 @@ func (*AcquireProgress_Position) isAcquireProgress_Step() {}
 
 func (*AcquireProgress_Response) isAcquireProgress_Step() {}
 
+// Position is where a caller stands in the queue of a lock.
 type Position struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	LockKey       string                 `protobuf:"bytes,1,opt,name=lock_key,json=lockKey,proto3" json:"lock_key,omitempty"`
-	Position      int32                  `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
-	Revision      int64                  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	LockKey string                 `protobuf:"bytes,1,opt,name=lock_key,json=lockKey,proto3" json:"lock_key,omitempty"`
+	// position is how many are before the caller, holders too.
+	Position      int32 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
+	Revision      int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -621,10 +630,11 @@ type Place struct {
 	Permits      int32                  `protobuf:"varint,5,opt,name=permits,proto3" json:"permits,omitempty"`
 	Of           int32                  `protobuf:"varint,6,opt,name=of,proto3" json:"of,omitempty"`
 	Holds        int32                  `protobuf:"varint,7,opt,name=holds,proto3" json:"holds,omitempty"`
-	// since_epoch_ms is when it was made, by the clock of the node that was asked; 0 for those
-	// of etcd's recipes, which do not say.
+	// since_epoch_ms is when it was asked for, by the clock of the node that was asked; 0 for those
+	// of etcd's recipes, which do not say. waited_ms is how long ago that is.
 	SinceEpochMs int64 `protobuf:"varint,8,opt,name=since_epoch_ms,json=sinceEpochMs,proto3" json:"since_epoch_ms,omitempty"`
-	// remaining_ms is what its lease has left, at least; only told of holders, by Get.
+	WaitedMs     int64 `protobuf:"varint,12,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
+	// remaining_ms is what its lease has left, at least, in whole seconds; only told of holders, by Get.
 	RemainingMs int64  `protobuf:"varint,9,opt,name=remaining_ms,json=remainingMs,proto3" json:"remaining_ms,omitempty"`
 	Metadata    string `protobuf:"bytes,10,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// key is its key.
@@ -715,6 +725,13 @@ func (x *Place) GetHolds() int32 {
 func (x *Place) GetSinceEpochMs() int64 {
 	if x != nil {
 		return x.SinceEpochMs
+	}
+	return 0
+}
+
+func (x *Place) GetWaitedMs() int64 {
+	if x != nil {
+		return x.WaitedMs
 	}
 	return 0
 }
@@ -1022,7 +1039,6 @@ type ValidateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Valid         bool                   `protobuf:"varint,1,opt,name=valid,proto3" json:"valid,omitempty"`
 	Holders       []*Place               `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
-	Revision      int64                  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1069,13 +1085,6 @@ func (x *ValidateResponse) GetHolders() []*Place {
 		return x.Holders
 	}
 	return nil
-}
-
-func (x *ValidateResponse) GetRevision() int64 {
-	if x != nil {
-		return x.Revision
-	}
-	return 0
 }
 
 type GetRequest struct {
@@ -1127,8 +1136,10 @@ type Lock struct {
 	LockKey string                 `protobuf:"bytes,1,opt,name=lock_key,json=lockKey,proto3" json:"lock_key,omitempty"`
 	Holders []*Place               `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
 	// waiters are in order, the next first.
-	Waiters       []*Place `protobuf:"bytes,3,rep,name=waiters,proto3" json:"waiters,omitempty"`
-	Revision      int64    `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Waiters  []*Place `protobuf:"bytes,3,rep,name=waiters,proto3" json:"waiters,omitempty"`
+	Revision int64    `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// delayed_ms is for how long the lock is still kept back after its holder was lost.
+	DelayedMs     int64 `protobuf:"varint,5,opt,name=delayed_ms,json=delayedMs,proto3" json:"delayed_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1191,10 +1202,17 @@ func (x *Lock) GetRevision() int64 {
 	return 0
 }
 
+func (x *Lock) GetDelayedMs() int64 {
+	if x != nil {
+		return x.DelayedMs
+	}
+	return 0
+}
+
 type ListRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Prefix string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// limit bounds the locks of a page; 0 for 100.
+	// limit bounds the locks of a page, to 1000 at the most; 0 for 100.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	// cursor is that of the page before.
 	Cursor string `protobuf:"bytes,3,opt,name=cursor,proto3" json:"cursor,omitempty"`
@@ -1436,20 +1454,73 @@ func (x *WatchRequest) GetFromRevision() int64 {
 	return 0
 }
 
+// WatchResponse is all that happened to a lock by one revision, so that a watch can go on from the
+// revision after it. The first one may have no events.
+type WatchResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Events        []*LockEvent           `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchResponse) Reset() {
+	*x = WatchResponse{}
+	mi := &file_latchkey_v1_locks_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchResponse) ProtoMessage() {}
+
+func (x *WatchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_latchkey_v1_locks_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
+func (*WatchResponse) Descriptor() ([]byte, []int) {
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *WatchResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *WatchResponse) GetEvents() []*LockEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
 type LockEvent struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Kind     LockEvent_Kind         `protobuf:"varint,1,opt,name=kind,proto3,enum=latchkey.v1.LockEvent_Kind" json:"kind,omitempty"`
-	Revision int64                  `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	Place    *Place                 `protobuf:"bytes,3,opt,name=place,proto3" json:"place,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  LockEvent_Kind         `protobuf:"varint,1,opt,name=kind,proto3,enum=latchkey.v1.LockEvent_Kind" json:"kind,omitempty"`
+	Place *Place                 `protobuf:"bytes,2,opt,name=place,proto3" json:"place,omitempty"`
 	// reason is that of a ForceRelease.
-	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LockEvent) Reset() {
 	*x = LockEvent{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[18]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1461,7 +1532,7 @@ func (x *LockEvent) String() string {
 func (*LockEvent) ProtoMessage() {}
 
 func (x *LockEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[18]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1474,7 +1545,7 @@ func (x *LockEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockEvent.ProtoReflect.Descriptor instead.
 func (*LockEvent) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{18}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LockEvent) GetKind() LockEvent_Kind {
@@ -1482,13 +1553,6 @@ func (x *LockEvent) GetKind() LockEvent_Kind {
 		return x.Kind
 	}
 	return LockEvent_KIND_UNSPECIFIED
-}
-
-func (x *LockEvent) GetRevision() int64 {
-	if x != nil {
-		return x.Revision
-	}
-	return 0
 }
 
 func (x *LockEvent) GetPlace() *Place {
@@ -1516,7 +1580,7 @@ type ForceReleaseRequest struct {
 
 func (x *ForceReleaseRequest) Reset() {
 	*x = ForceReleaseRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[19]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1592,7 @@ func (x *ForceReleaseRequest) String() string {
 func (*ForceReleaseRequest) ProtoMessage() {}
 
 func (x *ForceReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[19]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1605,7 @@ func (x *ForceReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ForceReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{19}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ForceReleaseRequest) GetLockKey() string {
@@ -1573,7 +1637,7 @@ type ForceReleaseResponse struct {
 
 func (x *ForceReleaseResponse) Reset() {
 	*x = ForceReleaseResponse{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[20]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +1649,7 @@ func (x *ForceReleaseResponse) String() string {
 func (*ForceReleaseResponse) ProtoMessage() {}
 
 func (x *ForceReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[20]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,20 +1662,21 @@ func (x *ForceReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ForceReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{20}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{21}
 }
 
 type OpenSessionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ClientId      string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	TtlMs         int64                  `protobuf:"varint,2,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// client_id is how the client calls itself. It is not stored.
+	ClientId      string `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	TtlMs         int64  `protobuf:"varint,2,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OpenSessionRequest) Reset() {
 	*x = OpenSessionRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[21]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1688,7 @@ func (x *OpenSessionRequest) String() string {
 func (*OpenSessionRequest) ProtoMessage() {}
 
 func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[21]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1701,7 @@ func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
 func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{21}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *OpenSessionRequest) GetClientId() string {
@@ -1664,7 +1729,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[22]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1741,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[22]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1754,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{22}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Session) GetSessionId() int64 {
@@ -1722,7 +1787,7 @@ type RenewSessionRequest struct {
 
 func (x *RenewSessionRequest) Reset() {
 	*x = RenewSessionRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[23]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +1799,7 @@ func (x *RenewSessionRequest) String() string {
 func (*RenewSessionRequest) ProtoMessage() {}
 
 func (x *RenewSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[23]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +1812,7 @@ func (x *RenewSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewSessionRequest.ProtoReflect.Descriptor instead.
 func (*RenewSessionRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{23}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RenewSessionRequest) GetSessionId() int64 {
@@ -1766,7 +1831,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[24]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +1843,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[24]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +1856,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{24}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CloseSessionRequest) GetSessionId() int64 {
@@ -1809,7 +1874,7 @@ type CloseSessionResponse struct {
 
 func (x *CloseSessionResponse) Reset() {
 	*x = CloseSessionResponse{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[25]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +1886,7 @@ func (x *CloseSessionResponse) String() string {
 func (*CloseSessionResponse) ProtoMessage() {}
 
 func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[25]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +1899,7 @@ func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseSessionResponse) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{25}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{26}
 }
 
 var File_latchkey_v1_locks_proto protoreflect.FileDescriptor
@@ -1881,7 +1946,7 @@ const file_latchkey_v1_locks_proto_rawDesc = "" +
 	"session_id\x18\x04 \x01(\x03R\tsessionId\x12\"\n" +
 	"\rlease_time_ms\x18\x05 \x01(\x03R\vleaseTimeMs\x12-\n" +
 	"\x13expires_at_epoch_ms\x18\x06 \x01(\x03R\x10expiresAtEpochMs\x12\x14\n" +
-	"\x05holds\x18\a \x01(\x05R\x05holds\"\xc6\x02\n" +
+	"\x05holds\x18\a \x01(\x05R\x05holds\"\xe3\x02\n" +
 	"\x05Place\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12#\n" +
 	"\rfencing_token\x18\x02 \x01(\x03R\ffencingToken\x12\x1d\n" +
@@ -1891,7 +1956,8 @@ const file_latchkey_v1_locks_proto_rawDesc = "" +
 	"\apermits\x18\x05 \x01(\x05R\apermits\x12\x0e\n" +
 	"\x02of\x18\x06 \x01(\x05R\x02of\x12\x14\n" +
 	"\x05holds\x18\a \x01(\x05R\x05holds\x12$\n" +
-	"\x0esince_epoch_ms\x18\b \x01(\x03R\fsinceEpochMs\x12!\n" +
+	"\x0esince_epoch_ms\x18\b \x01(\x03R\fsinceEpochMs\x12\x1b\n" +
+	"\twaited_ms\x18\f \x01(\x03R\bwaitedMs\x12!\n" +
 	"\fremaining_ms\x18\t \x01(\x03R\vremainingMs\x12\x1a\n" +
 	"\bmetadata\x18\n" +
 	" \x01(\tR\bmetadata\x12\x10\n" +
@@ -1913,19 +1979,20 @@ const file_latchkey_v1_locks_proto_rawDesc = "" +
 	"\x0fReleaseResponse\"Q\n" +
 	"\x0fValidateRequest\x12\x19\n" +
 	"\block_key\x18\x01 \x01(\tR\alockKey\x12#\n" +
-	"\rfencing_token\x18\x02 \x01(\x03R\ffencingToken\"r\n" +
+	"\rfencing_token\x18\x02 \x01(\x03R\ffencingToken\"V\n" +
 	"\x10ValidateResponse\x12\x14\n" +
 	"\x05valid\x18\x01 \x01(\bR\x05valid\x12,\n" +
-	"\aholders\x18\x02 \x03(\v2\x12.latchkey.v1.PlaceR\aholders\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"'\n" +
+	"\aholders\x18\x02 \x03(\v2\x12.latchkey.v1.PlaceR\aholders\"'\n" +
 	"\n" +
 	"GetRequest\x12\x19\n" +
-	"\block_key\x18\x01 \x01(\tR\alockKey\"\x99\x01\n" +
+	"\block_key\x18\x01 \x01(\tR\alockKey\"\xb8\x01\n" +
 	"\x04Lock\x12\x19\n" +
 	"\block_key\x18\x01 \x01(\tR\alockKey\x12,\n" +
 	"\aholders\x18\x02 \x03(\v2\x12.latchkey.v1.PlaceR\aholders\x12,\n" +
 	"\awaiters\x18\x03 \x03(\v2\x12.latchkey.v1.PlaceR\awaiters\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevision\"r\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\x12\x1d\n" +
+	"\n" +
+	"delayed_ms\x18\x05 \x01(\x03R\tdelayedMs\"r\n" +
 	"\vListRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x16\n" +
@@ -1942,12 +2009,14 @@ const file_latchkey_v1_locks_proto_rawDesc = "" +
 	"\awaiters\x18\x03 \x01(\x05R\awaiters\"N\n" +
 	"\fWatchRequest\x12\x19\n" +
 	"\block_key\x18\x01 \x01(\tR\alockKey\x12#\n" +
-	"\rfrom_revision\x18\x02 \x01(\x03R\ffromRevision\"\xf6\x01\n" +
+	"\rfrom_revision\x18\x02 \x01(\x03R\ffromRevision\"[\n" +
+	"\rWatchResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12.\n" +
+	"\x06events\x18\x02 \x03(\v2\x16.latchkey.v1.LockEventR\x06events\"\xe5\x01\n" +
 	"\tLockEvent\x12/\n" +
-	"\x04kind\x18\x01 \x01(\x0e2\x1b.latchkey.v1.LockEvent.KindR\x04kind\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\x12(\n" +
-	"\x05place\x18\x03 \x01(\v2\x12.latchkey.v1.PlaceR\x05place\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"Z\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1b.latchkey.v1.LockEvent.KindR\x04kind\x12(\n" +
+	"\x05place\x18\x02 \x01(\v2\x12.latchkey.v1.PlaceR\x05place\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"e\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
@@ -1955,7 +2024,8 @@ const file_latchkey_v1_locks_proto_rawDesc = "" +
 	"\aGRANTED\x10\x02\x12\f\n" +
 	"\bRELEASED\x10\x03\x12\v\n" +
 	"\aEXPIRED\x10\x04\x12\b\n" +
-	"\x04LEFT\x10\x05\"m\n" +
+	"\x04LEFT\x10\x05\x12\t\n" +
+	"\x05ENDED\x10\x06\"m\n" +
 	"\x13ForceReleaseRequest\x12\x19\n" +
 	"\block_key\x18\x01 \x01(\tR\alockKey\x12#\n" +
 	"\rfencing_token\x18\x02 \x01(\x03R\ffencingToken\x12\x16\n" +
@@ -1980,7 +2050,7 @@ const file_latchkey_v1_locks_proto_rawDesc = "" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tEXCLUSIVE\x10\x01\x12\n" +
 	"\n" +
-	"\x06SHARED\x10\x022\xd0\x06\n" +
+	"\x06SHARED\x10\x022\xd4\x06\n" +
 	"\x05Locks\x12D\n" +
 	"\aAcquire\x12\x1b.latchkey.v1.AcquireRequest\x1a\x1c.latchkey.v1.AcquireResponse\x12L\n" +
 	"\rAcquireStream\x12\x1b.latchkey.v1.AcquireRequest\x1a\x1c.latchkey.v1.AcquireProgress0\x01\x12>\n" +
@@ -1988,8 +2058,8 @@ const file_latchkey_v1_locks_proto_rawDesc = "" +
 	"\aRelease\x12\x1b.latchkey.v1.ReleaseRequest\x1a\x1c.latchkey.v1.ReleaseResponse\x12G\n" +
 	"\bValidate\x12\x1c.latchkey.v1.ValidateRequest\x1a\x1d.latchkey.v1.ValidateResponse\x121\n" +
 	"\x03Get\x12\x17.latchkey.v1.GetRequest\x1a\x11.latchkey.v1.Lock\x12;\n" +
-	"\x04List\x12\x18.latchkey.v1.ListRequest\x1a\x19.latchkey.v1.ListResponse\x12<\n" +
-	"\x05Watch\x12\x19.latchkey.v1.WatchRequest\x1a\x16.latchkey.v1.LockEvent0\x01\x12S\n" +
+	"\x04List\x12\x18.latchkey.v1.ListRequest\x1a\x19.latchkey.v1.ListResponse\x12@\n" +
+	"\x05Watch\x12\x19.latchkey.v1.WatchRequest\x1a\x1a.latchkey.v1.WatchResponse0\x01\x12S\n" +
 	"\fForceRelease\x12 .latchkey.v1.ForceReleaseRequest\x1a!.latchkey.v1.ForceReleaseResponse\x12D\n" +
 	"\vOpenSession\x12\x1f.latchkey.v1.OpenSessionRequest\x1a\x14.latchkey.v1.Session\x12F\n" +
 	"\fRenewSession\x12 .latchkey.v1.RenewSessionRequest\x1a\x14.latchkey.v1.Session\x12S\n" +
@@ -2008,7 +2078,7 @@ func file_latchkey_v1_locks_proto_rawDescGZIP() []byte {
 }
 
 var file_latchkey_v1_locks_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_latchkey_v1_locks_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_latchkey_v1_locks_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_latchkey_v1_locks_proto_goTypes = []any{
 	(Mode)(0),                    // 0: latchkey.v1.Mode
 	(LockEvent_Kind)(0),          // 1: latchkey.v1.LockEvent.Kind
@@ -2030,14 +2100,15 @@ var file_latchkey_v1_locks_proto_goTypes = []any{
 	(*ListResponse)(nil),         // 17: latchkey.v1.ListResponse
 	(*LockSummary)(nil),          // 18: latchkey.v1.LockSummary
 	(*WatchRequest)(nil),         // 19: latchkey.v1.WatchRequest
-	(*LockEvent)(nil),            // 20: latchkey.v1.LockEvent
-	(*ForceReleaseRequest)(nil),  // 21: latchkey.v1.ForceReleaseRequest
-	(*ForceReleaseResponse)(nil), // 22: latchkey.v1.ForceReleaseResponse
-	(*OpenSessionRequest)(nil),   // 23: latchkey.v1.OpenSessionRequest
-	(*Session)(nil),              // 24: latchkey.v1.Session
-	(*RenewSessionRequest)(nil),  // 25: latchkey.v1.RenewSessionRequest
-	(*CloseSessionRequest)(nil),  // 26: latchkey.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil), // 27: latchkey.v1.CloseSessionResponse
+	(*WatchResponse)(nil),        // 20: latchkey.v1.WatchResponse
+	(*LockEvent)(nil),            // 21: latchkey.v1.LockEvent
+	(*ForceReleaseRequest)(nil),  // 22: latchkey.v1.ForceReleaseRequest
+	(*ForceReleaseResponse)(nil), // 23: latchkey.v1.ForceReleaseResponse
+	(*OpenSessionRequest)(nil),   // 24: latchkey.v1.OpenSessionRequest
+	(*Session)(nil),              // 25: latchkey.v1.Session
+	(*RenewSessionRequest)(nil),  // 26: latchkey.v1.RenewSessionRequest
+	(*CloseSessionRequest)(nil),  // 27: latchkey.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil), // 28: latchkey.v1.CloseSessionResponse
 }
 var file_latchkey_v1_locks_proto_depIdxs = []int32{
 	0,  // 0: latchkey.v1.AcquireRequest.mode:type_name -> latchkey.v1.Mode
@@ -2051,37 +2122,38 @@ var file_latchkey_v1_locks_proto_depIdxs = []int32{
 	7,  // 8: latchkey.v1.Lock.waiters:type_name -> latchkey.v1.Place
 	18, // 9: latchkey.v1.ListResponse.locks:type_name -> latchkey.v1.LockSummary
 	7,  // 10: latchkey.v1.LockSummary.holders:type_name -> latchkey.v1.Place
-	1,  // 11: latchkey.v1.LockEvent.kind:type_name -> latchkey.v1.LockEvent.Kind
-	7,  // 12: latchkey.v1.LockEvent.place:type_name -> latchkey.v1.Place
-	2,  // 13: latchkey.v1.Locks.Acquire:input_type -> latchkey.v1.AcquireRequest
-	2,  // 14: latchkey.v1.Locks.AcquireStream:input_type -> latchkey.v1.AcquireRequest
-	8,  // 15: latchkey.v1.Locks.Renew:input_type -> latchkey.v1.RenewRequest
-	10, // 16: latchkey.v1.Locks.Release:input_type -> latchkey.v1.ReleaseRequest
-	12, // 17: latchkey.v1.Locks.Validate:input_type -> latchkey.v1.ValidateRequest
-	14, // 18: latchkey.v1.Locks.Get:input_type -> latchkey.v1.GetRequest
-	16, // 19: latchkey.v1.Locks.List:input_type -> latchkey.v1.ListRequest
-	19, // 20: latchkey.v1.Locks.Watch:input_type -> latchkey.v1.WatchRequest
-	21, // 21: latchkey.v1.Locks.ForceRelease:input_type -> latchkey.v1.ForceReleaseRequest
-	23, // 22: latchkey.v1.Locks.OpenSession:input_type -> latchkey.v1.OpenSessionRequest
-	25, // 23: latchkey.v1.Locks.RenewSession:input_type -> latchkey.v1.RenewSessionRequest
-	26, // 24: latchkey.v1.Locks.CloseSession:input_type -> latchkey.v1.CloseSessionRequest
-	3,  // 25: latchkey.v1.Locks.Acquire:output_type -> latchkey.v1.AcquireResponse
-	4,  // 26: latchkey.v1.Locks.AcquireStream:output_type -> latchkey.v1.AcquireProgress
-	9,  // 27: latchkey.v1.Locks.Renew:output_type -> latchkey.v1.RenewResponse
-	11, // 28: latchkey.v1.Locks.Release:output_type -> latchkey.v1.ReleaseResponse
-	13, // 29: latchkey.v1.Locks.Validate:output_type -> latchkey.v1.ValidateResponse
-	15, // 30: latchkey.v1.Locks.Get:output_type -> latchkey.v1.Lock
-	17, // 31: latchkey.v1.Locks.List:output_type -> latchkey.v1.ListResponse
-	20, // 32: latchkey.v1.Locks.Watch:output_type -> latchkey.v1.LockEvent
-	22, // 33: latchkey.v1.Locks.ForceRelease:output_type -> latchkey.v1.ForceReleaseResponse
-	24, // 34: latchkey.v1.Locks.OpenSession:output_type -> latchkey.v1.Session
-	24, // 35: latchkey.v1.Locks.RenewSession:output_type -> latchkey.v1.Session
-	27, // 36: latchkey.v1.Locks.CloseSession:output_type -> latchkey.v1.CloseSessionResponse
-	25, // [25:37] is the sub-list for method output_type
-	13, // [13:25] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	21, // 11: latchkey.v1.WatchResponse.events:type_name -> latchkey.v1.LockEvent
+	1,  // 12: latchkey.v1.LockEvent.kind:type_name -> latchkey.v1.LockEvent.Kind
+	7,  // 13: latchkey.v1.LockEvent.place:type_name -> latchkey.v1.Place
+	2,  // 14: latchkey.v1.Locks.Acquire:input_type -> latchkey.v1.AcquireRequest
+	2,  // 15: latchkey.v1.Locks.AcquireStream:input_type -> latchkey.v1.AcquireRequest
+	8,  // 16: latchkey.v1.Locks.Renew:input_type -> latchkey.v1.RenewRequest
+	10, // 17: latchkey.v1.Locks.Release:input_type -> latchkey.v1.ReleaseRequest
+	12, // 18: latchkey.v1.Locks.Validate:input_type -> latchkey.v1.ValidateRequest
+	14, // 19: latchkey.v1.Locks.Get:input_type -> latchkey.v1.GetRequest
+	16, // 20: latchkey.v1.Locks.List:input_type -> latchkey.v1.ListRequest
+	19, // 21: latchkey.v1.Locks.Watch:input_type -> latchkey.v1.WatchRequest
+	22, // 22: latchkey.v1.Locks.ForceRelease:input_type -> latchkey.v1.ForceReleaseRequest
+	24, // 23: latchkey.v1.Locks.OpenSession:input_type -> latchkey.v1.OpenSessionRequest
+	26, // 24: latchkey.v1.Locks.RenewSession:input_type -> latchkey.v1.RenewSessionRequest
+	27, // 25: latchkey.v1.Locks.CloseSession:input_type -> latchkey.v1.CloseSessionRequest
+	3,  // 26: latchkey.v1.Locks.Acquire:output_type -> latchkey.v1.AcquireResponse
+	4,  // 27: latchkey.v1.Locks.AcquireStream:output_type -> latchkey.v1.AcquireProgress
+	9,  // 28: latchkey.v1.Locks.Renew:output_type -> latchkey.v1.RenewResponse
+	11, // 29: latchkey.v1.Locks.Release:output_type -> latchkey.v1.ReleaseResponse
+	13, // 30: latchkey.v1.Locks.Validate:output_type -> latchkey.v1.ValidateResponse
+	15, // 31: latchkey.v1.Locks.Get:output_type -> latchkey.v1.Lock
+	17, // 32: latchkey.v1.Locks.List:output_type -> latchkey.v1.ListResponse
+	20, // 33: latchkey.v1.Locks.Watch:output_type -> latchkey.v1.WatchResponse
+	23, // 34: latchkey.v1.Locks.ForceRelease:output_type -> latchkey.v1.ForceReleaseResponse
+	25, // 35: latchkey.v1.Locks.OpenSession:output_type -> latchkey.v1.Session
+	25, // 36: latchkey.v1.Locks.RenewSession:output_type -> latchkey.v1.Session
+	28, // 37: latchkey.v1.Locks.CloseSession:output_type -> latchkey.v1.CloseSessionResponse
+	26, // [26:38] is the sub-list for method output_type
+	14, // [14:26] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_latchkey_v1_locks_proto_init() }
@@ -2099,7 +2171,7 @@ func file_latchkey_v1_locks_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_latchkey_v1_locks_proto_rawDesc), len(file_latchkey_v1_locks_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -41,9 +41,9 @@ const (
 // order of their creation, as etcd's recipes have it: who uses those stands in the same line.
 //
 // Rights are those to the keys of the queue, users and tokens are etcd's. Beside the errors
-// of etcd's calls there are InvalidArgument for a field that can't be, FailedPrecondition for
-// a caller that has not, or no longer, what its token or its session says, and Aborted for a
-// deadlock.
+// of etcd's calls there are InvalidArgument for a field that can't be, which a BadRequest in the
+// details names, and FailedPrecondition for a caller that has not, or no longer, what its token
+// or its session says.
 type LocksClient interface {
 	// Acquire waits until the client has the lock, or block_time_ms are over; then the answer
 	// says that it has not been acquired, and who has it. A caller that goes away leaves the
@@ -62,8 +62,9 @@ type LocksClient interface {
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*Lock, error)
 	// List tells of locks that somebody has, in pages.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
-	// Watch tells what happens to a lock.
-	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LockEvent], error)
+	// Watch tells what happens to a lock. The first message comes as soon as the watch is there, with
+	// or without events.
+	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 	// ForceRelease takes a lock from its holder, or a place from who waits.
 	ForceRelease(ctx context.Context, in *ForceReleaseRequest, opts ...grpc.CallOption) (*ForceReleaseResponse, error)
 	// OpenSession grants a session: many locks that are kept by one renewal, and end with it.
@@ -161,13 +162,13 @@ func (c *locksClient) List(ctx context.Context, in *ListRequest, opts ...grpc.Ca
 	return out, nil
 }
 
-func (c *locksClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LockEvent], error) {
+func (c *locksClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Locks_ServiceDesc.Streams[1], Locks_Watch_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[WatchRequest, LockEvent]{ClientStream: stream}
+	x := &grpc.GenericClientStream[WatchRequest, WatchResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -178,7 +179,7 @@ func (c *locksClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Locks_WatchClient = grpc.ServerStreamingClient[LockEvent]
+type Locks_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 
 func (c *locksClient) ForceRelease(ctx context.Context, in *ForceReleaseRequest, opts ...grpc.CallOption) (*ForceReleaseResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -228,9 +229,9 @@ func (c *locksClient) CloseSession(ctx context.Context, in *CloseSessionRequest,
 // order of their creation, as etcd's recipes have it: who uses those stands in the same line.
 //
 // Rights are those to the keys of the queue, users and tokens are etcd's. Beside the errors
-// of etcd's calls there are InvalidArgument for a field that can't be, FailedPrecondition for
-// a caller that has not, or no longer, what its token or its session says, and Aborted for a
-// deadlock.
+// of etcd's calls there are InvalidArgument for a field that can't be, which a BadRequest in the
+// details names, and FailedPrecondition for a caller that has not, or no longer, what its token
+// or its session says.
 type LocksServer interface {
 	// Acquire waits until the client has the lock, or block_time_ms are over; then the answer
 	// says that it has not been acquired, and who has it. A caller that goes away leaves the
@@ -249,8 +250,9 @@ type LocksServer interface {
 	Get(context.Context, *GetRequest) (*Lock, error)
 	// List tells of locks that somebody has, in pages.
 	List(context.Context, *ListRequest) (*ListResponse, error)
-	// Watch tells what happens to a lock.
-	Watch(*WatchRequest, grpc.ServerStreamingServer[LockEvent]) error
+	// Watch tells what happens to a lock. The first message comes as soon as the watch is there, with
+	// or without events.
+	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	// ForceRelease takes a lock from its holder, or a place from who waits.
 	ForceRelease(context.Context, *ForceReleaseRequest) (*ForceReleaseResponse, error)
 	// OpenSession grants a session: many locks that are kept by one renewal, and end with it.
@@ -290,7 +292,7 @@ func (UnimplementedLocksServer) Get(context.Context, *GetRequest) (*Lock, error)
 func (UnimplementedLocksServer) List(context.Context, *ListRequest) (*ListResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method List not implemented")
 }
-func (UnimplementedLocksServer) Watch(*WatchRequest, grpc.ServerStreamingServer[LockEvent]) error {
+func (UnimplementedLocksServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
 }
 func (UnimplementedLocksServer) ForceRelease(context.Context, *ForceReleaseRequest) (*ForceReleaseResponse, error) {
@@ -450,11 +452,11 @@ func _Locks_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(LocksServer).Watch(m, &grpc.GenericServerStream[WatchRequest, LockEvent]{ServerStream: stream})
+	return srv.(LocksServer).Watch(m, &grpc.GenericServerStream[WatchRequest, WatchResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Locks_WatchServer = grpc.ServerStreamingServer[LockEvent]
+type Locks_WatchServer = grpc.ServerStreamingServer[WatchResponse]
 
 func _Locks_ForceRelease_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ForceReleaseRequest)
