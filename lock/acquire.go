@@ -9,6 +9,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/latchkey-db/latchkey/lock/queue"
 )
 
 // Grant is a lock that a client has.
@@ -75,7 +77,7 @@ type hold struct {
 	rev         int64
 	// holds are the acquires that it is for, and guard is its guard, if it has one.
 	holds int
-	guard *Guard
+	guard *queue.Guard
 	// began is when the lease was asked for, if it is new, with its time to live.
 	began time.Time
 	ttl   int64
@@ -120,7 +122,7 @@ func (s *Service) takeNew(ctx context.Context, t *ticket) (_ *hold, found *mvccp
 		s.revoke(ctx, h.Lease)
 		return nil, nil, err
 	}
-	e, err := s.enterAs(ctx, t.prefix, key, h.Lease, t.entry.value(), guard...)
+	e, err := s.enterAs(ctx, t.prefix, key, h.Lease, t.entry.Value(), guard...)
 	switch {
 	case (err != nil || e.found != nil) && h.made:
 		// With the leases goes what may have been made all the same.
@@ -144,17 +146,17 @@ func (s *Service) guard(ctx context.Context, t *ticket, key string) (made []*pb.
 	if t.entry.Guard, err = s.newGuard(ctx, &t.entry, key); err != nil {
 		return nil, err
 	}
-	return []*pb.RequestOp{t.entry.Guard.put()}, nil
+	return []*pb.RequestOp{putGuard(t.entry.Guard)}, nil
 }
 
 // joinPlace notes a request in its client's place. It returns nothing if that has changed
 // meanwhile.
 func (s *Service) joinPlace(ctx context.Context, t *ticket, found *mvccpb.KeyValue) (*hold, error) {
-	there := entryOf(found)
+	there := queue.EntryOf(found)
 	switch {
 	case there.Client != t.entry.Client, len(there.Calls) == 0:
 		return nil, ErrOtherClient
-	case there.kind() != t.entry.kind() || there.Permits != t.entry.Permits:
+	case !there.Alike(&t.entry):
 		return nil, ErrOtherMode
 	}
 	there.Calls = with(there.Calls, t.entry.Calls[0])
@@ -176,7 +178,7 @@ func (s *Service) joinPlace(ctx context.Context, t *ticket, found *mvccpb.KeyVal
 func (s *Service) rewrite(
 	ctx context.Context, found *mvccpb.KeyValue, says *Entry, lease int64, more ...*pb.RequestOp,
 ) (*pb.TxnResponse, error) {
-	put := putOp(&pb.PutRequest{Key: found.Key, Value: says.value(), Lease: lease})
+	put := putOp(&pb.PutRequest{Key: found.Key, Value: says.Value(), Lease: lease})
 	return s.store.Txn(ctx, &pb.TxnRequest{
 		Compare: unchanged(found), Success: append([]*pb.RequestOp{put}, more...),
 	})
@@ -187,7 +189,7 @@ func (s *Service) conclude(ctx context.Context, t *ticket, h *hold) (*Grant, err
 	if h.first && h.made {
 		return s.grant(t, h, h.began, h.ttl), nil
 	}
-	if !h.first && (t.r.Wait == 0 || t.entry.kind().together()) {
+	if !h.first && (t.r.Wait == 0 || t.entry.Sharable()) {
 		switch q, at, err := s.standing(ctx, t, h); {
 		case err != nil:
 			return nil, err

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/lock/queue"
 )
 
 // acquiring is a call of Acquire that is under way.
@@ -428,12 +430,12 @@ func TestSharedAndCallsOfEtcd(t *testing.T) {
 func TestCandidateThatLooksShared(t *testing.T) {
 	run(t, whole, func(e *env) {
 		e.grant(0x1, 0x9)
-		says := Entry{Mode: Shared, Calls: []Call{{ID: "1"}}}
-		_, err := e.Campaign(e.ctx(), []byte("l"), 0x1, says.value())
+		says := Entry{Mode: Shared, Calls: []queue.Call{{ID: "1"}}}
+		_, err := e.Campaign(e.ctx(), []byte("l"), 0x1, says.Value())
 		check(t, err)
 		ctx, cancel := context.WithTimeout(e.ctx(), time.Second)
 		defer cancel()
-		if c, err := e.Campaign(ctx, []byte("l"), 0x9, says.value()); !errors.Is(err, context.DeadlineExceeded) {
+		if c, err := e.Campaign(ctx, []byte("l"), 0x9, says.Value()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("two leaders: %+v, %v", c, err)
 		}
 	})

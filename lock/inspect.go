@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/lock/queue"
 )
 
 // Queue is who has a lock and who waits for it, at one revision.
@@ -96,25 +97,25 @@ func (s *Service) read(ctx context.Context, name string, token int64) (*Queue, e
 
 // standings returns how the places of a queue stand, in order.
 func standings(kvs []*mvccpb.KeyValue) *Queue {
-	queued := newQueue(slices.SortedStableFunc(slices.Values(kvs), func(a, b *mvccpb.KeyValue) int {
+	queued := queue.New(slices.SortedStableFunc(slices.Values(kvs), func(a, b *mvccpb.KeyValue) int {
 		return cmp.Compare(a.CreateRevision, b.CreateRevision)
 	}))
-	queued.advance(func(*entry) {})
+	queued.Advance(func(*queue.Key) {})
 	found := make(map[string]*mvccpb.KeyValue, len(kvs))
 	for _, kv := range kvs {
 		found[string(kv.Key)] = kv
 	}
 	q := &Queue{Places: make([]Standing, 0, len(kvs))}
-	for e := queued.first; e != nil; e = e.next {
-		kv := found[e.key]
+	for e := queued.First(); e != nil; e = e.Next() {
+		kv := found[e.Name]
 		if isGuard(kv) {
-			if p := placeOf(kv); e == queued.first {
+			if p := placeOf(kv); e == queued.First() {
 				q.Delayed = &p
 			}
 			continue
 		}
 		q.Places = append(q.Places, Standing{
-			Place: placeOf(kv), Entry: entryOf(kv), Holds: e.holds, Position: len(q.Places),
+			Place: placeOf(kv), Entry: queue.EntryOf(kv), Holds: e.Holds, Position: len(q.Places),
 		})
 	}
 	return q

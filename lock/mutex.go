@@ -4,6 +4,8 @@ import (
 	"context"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/lock/queue"
 )
 
 // Held is a lock that its caller has, as a call of etcd's Lock service answers it.
@@ -20,8 +22,10 @@ func (s *Service) Lock(ctx context.Context, name []byte, lease int64) (Held, err
 	if err != nil {
 		return Held{}, err
 	}
-	if e.found != nil && sharable(e.found) {
-		return Held{}, ErrOtherMode
+	if e.found != nil {
+		if there := queue.EntryOf(e.found); there.Sharable() {
+			return Held{}, ErrOtherMode
+		}
 	}
 	header, err := s.stay(ctx, prefix, &e)
 	if err != nil {

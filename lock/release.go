@@ -6,6 +6,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/latchkey-db/latchkey/lock/queue"
 )
 
 // ErrNotHolder is returned for a token that is not of a lock that the client has.
@@ -60,7 +62,7 @@ func (s *Service) ForceRelease(ctx context.Context, name string, token int64, re
 		if err != nil {
 			return err
 		}
-		e := entryOf(kv)
+		e := queue.EntryOf(kv)
 		e.Reason = reason
 		resp, err := s.rewrite(ctx, kv, &e, kv.Lease)
 		if err != nil {
@@ -92,7 +94,7 @@ func (s *Service) change(ctx context.Context, find func() (*mvccpb.KeyValue, err
 		if err != nil {
 			return err
 		}
-		e := entryOf(kv)
+		e := queue.EntryOf(kv)
 		switch err := fn(&e); {
 		case errors.Is(err, errUnchanged):
 			return nil

@@ -7,6 +7,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/latchkey-db/latchkey/lock/queue"
 )
 
 // Renew renews the lease of a lock that the client has by a token. ttl is what the lease is
@@ -27,7 +29,7 @@ func (s *Service) Renew(ctx context.Context, name, client string, token int64, t
 		if err != nil {
 			return nil, err
 		}
-		e := entryOf(kv)
+		e := queue.EntryOf(kv)
 		if e.Client != client {
 			return nil, ErrNotHolder
 		}
@@ -45,7 +47,7 @@ func (s *Service) Renew(ctx context.Context, name, client string, token int64, t
 
 // renewPlace renews the lease of a place, and then proves that its key still hangs on it. It
 // returns nothing if that has changed.
-func (s *Service) renewPlace(ctx context.Context, found *mvccpb.KeyValue, guard *Guard) (*Life, error) {
+func (s *Service) renewPlace(ctx context.Context, found *mvccpb.KeyValue, guard *queue.Guard) (*Life, error) {
 	began := s.now()
 	ttl, err := s.renewLease(ctx, found.Lease)
 	if errors.Is(err, ErrLost) {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/latchkey-db/latchkey/lock/queue"
 )
 
 // Bounds of what a request may ask.
@@ -146,7 +148,7 @@ func (s *Service) newTicket(r *Request) *ticket {
 	}
 	t.entry = Entry{
 		Client: r.Client, Mode: r.Mode, Permits: r.Permits, Of: r.Of, Metadata: r.Metadata,
-		Calls: []Call{{ID: id, Attempt: t.attempt}}, Own: r.Session == 0, TTL: seconds(r.TTL), Delay: seconds(r.Delay), Asked: epoch(s.now()),
+		Calls: []queue.Call{{ID: id, Attempt: t.attempt}}, Own: r.Session == 0, TTL: seconds(r.TTL), Delay: seconds(r.Delay), Asked: epoch(s.now()),
 	}
 	if r.Mode == "" && r.Of == 0 {
 		t.entry.Mode = Exclusive

@@ -2,10 +2,6 @@ package lock
 
 import "time"
 
-// Epoch is a time of day as clients are told of it, in milliseconds since 1970. Nothing is
-// decided by one.
-type Epoch int64
-
 // Age returns how long ago a time was, by the clock of this node; 0 for none or one to come.
 func (s *Service) Age(at Epoch) time.Duration {
 	if at == 0 {

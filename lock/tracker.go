@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/lock/queue"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
 
@@ -30,7 +31,7 @@ type tracker struct {
 	// positions is how many waiters want to know where they stand.
 	positions int
 	// queue is what this node knows of the queue at revision rev, nil while it is read.
-	queue *queue
+	queue *queue.Queue
 	rev   int64
 }
 
@@ -144,13 +145,13 @@ func (tr *tracker) remove(w *waiter) {
 
 // judge tells a waiter what the queue says of it, if anything. mu must be held.
 func (tr *tracker) judge(w *waiter) {
-	e := tr.queue.byKey[w.key]
+	e := tr.queue.Get(w.key)
 	switch {
-	case e != nil && e.created == w.created:
-		if e == tr.queue.first || e.holds && !w.alone {
+	case e != nil && e.Created == w.created:
+		if e == tr.queue.First() || e.Holds && !w.alone {
 			w.tell(turn{rev: tr.rev})
 		}
-	case e != nil && e.created > w.created, e == nil && w.created <= tr.rev:
+	case e != nil && e.Created > w.created, e == nil && w.created <= tr.rev:
 		w.tell(turn{err: ErrLost})
 	default: // its key is still to come
 	}
@@ -228,8 +229,8 @@ func (tr *tracker) trackFrom(ctx context.Context, w Watchers) error {
 func (tr *tracker) load(resp *pb.RangeResponse) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	tr.queue, tr.rev = newQueue(resp.Kvs), resp.Header.Revision
-	tr.queue.advance(func(*entry) {})
+	tr.queue, tr.rev = queue.New(resp.Kvs), resp.Header.Revision
+	tr.queue.Advance(func(*queue.Key) {})
 	for _, ws := range tr.waiters {
 		for _, w := range ws {
 			tr.judge(w)
@@ -248,9 +249,9 @@ func (tr *tracker) apply(events []*mvccpb.Event) {
 			continue // the queue was read with it
 		}
 		if ev.Type == mvccpb.Event_DELETE {
-			tr.queue.delete(string(ev.Kv.Key), ev.Kv.ModRevision)
+			tr.queue.Delete(string(ev.Kv.Key), ev.Kv.ModRevision)
 		} else {
-			tr.queue.put(ev.Kv)
+			tr.queue.Put(ev.Kv)
 		}
 	}
 	if len(events) > 0 {
@@ -259,9 +260,9 @@ func (tr *tracker) apply(events []*mvccpb.Event) {
 	for _, ev := range events {
 		tr.judgeAll(string(ev.Kv.Key))
 	}
-	tr.queue.advance(func(e *entry) { tr.judgeAll(e.key) })
-	if first := tr.queue.first; first != nil {
-		tr.judgeAll(first.key)
+	tr.queue.Advance(func(e *queue.Key) { tr.judgeAll(e.Name) })
+	if first := tr.queue.First(); first != nil {
+		tr.judgeAll(first.Name)
 	}
 	tr.position()
 }
@@ -272,9 +273,9 @@ func (tr *tracker) position() {
 		return
 	}
 	before := 0
-	for e := tr.queue.first; e != nil; e = e.next {
-		for _, w := range tr.waiters[e.key] {
-			if w.moved != nil && w.created == e.created && !w.told {
+	for e := tr.queue.First(); e != nil; e = e.Next() {
+		for _, w := range tr.waiters[e.Name] {
+			if w.moved != nil && w.created == e.Created && !w.told {
 				w.move(Position{before, tr.rev})
 			}
 		}

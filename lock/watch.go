@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/lock/queue"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
 
@@ -65,7 +66,7 @@ func (s *Service) Watch(ctx context.Context, name string, from int64, tell func(
 	if err != nil {
 		return err
 	}
-	v := &viewer{s: s, queue: newQueue(nil), places: make(map[string]Event), ends: make(map[string]time.Time), known: resp.Header.Revision}
+	v := &viewer{s: s, queue: queue.New(nil), places: make(map[string]Event), ends: make(map[string]time.Time), known: resp.Header.Revision}
 	there, start := v.see(ctx, putEvents(resp.Kvs), resp.Header.Revision), resp.Header.Revision+1
 	if from > 0 {
 		there, start = nil, from
@@ -87,7 +88,7 @@ func (s *Service) Watch(ctx context.Context, name string, from int64, tell func(
 // viewer makes events of a queue out of those of its keys.
 type viewer struct {
 	s     *Service
-	queue *queue
+	queue *queue.Queue
 	// places are those that are there, by key.
 	places map[string]Event
 	// known is the revision at which the watch began: what comes later is seen when it happens.
@@ -104,17 +105,17 @@ const lookAhead = time.Second
 // if there are no holders. So who is gone before that was not gone with the lease.
 func (v *viewer) learn(ctx context.Context) (next time.Duration, again bool) {
 	now := v.s.now()
-	for e := v.queue.first; e != nil && e.holds; e = e.next {
-		if v.places[e.key].Guards {
+	for e := v.queue.First(); e != nil && e.Holds; e = e.Next() {
+		if v.places[e.Name].Guards {
 			continue
 		}
-		end, ok := v.ends[e.key]
+		end, ok := v.ends[e.Name]
 		if !ok || end.Sub(now) <= lookAhead {
 			// What can't be asked is asked again. A lease that was never seen may have been gone
 			// with a release.
-			if left, err := v.s.Remaining(ctx, v.places[e.key].Place); err == nil && left > 0 {
+			if left, err := v.s.Remaining(ctx, v.places[e.Name].Place); err == nil && left > 0 {
 				end = now.Add(left)
-				v.ends[e.key] = end
+				v.ends[e.Name] = end
 			}
 		}
 		if due := max(end.Sub(now)-lookAhead, lookAhead); !again || due < next {
@@ -155,26 +156,26 @@ func (v *viewer) see(ctx context.Context, events []*mvccpb.Event, rev int64) (to
 	for _, ev := range events {
 		key := string(ev.Kv.Key)
 		if ev.Type == mvccpb.Event_DELETE {
-			if e := v.queue.byKey[key]; e != nil && !v.places[key].Guards {
+			if e := v.queue.Get(key); e != nil && !v.places[key].Guards {
 				told = append(told, v.gone(ctx, e, rev))
 			}
-			v.queue.delete(key, ev.Kv.ModRevision)
+			v.queue.Delete(key, ev.Kv.ModRevision)
 			delete(v.places, key)
 			delete(v.ends, key)
 			continue
 		}
-		p := Event{Kind: Queued, Place: placeOf(ev.Kv), Entry: entryOf(ev.Kv)}
-		if v.queue.byKey[key] == nil && !p.Guards {
+		p := Event{Kind: Queued, Place: placeOf(ev.Kv), Entry: queue.EntryOf(ev.Kv)}
+		if v.queue.Get(key) == nil && !p.Guards {
 			told = append(told, p)
 		}
 		if v.places[key].Lease != p.Lease {
 			delete(v.ends, key)
 		}
 		v.places[key] = p
-		v.queue.put(ev.Kv)
+		v.queue.Put(ev.Kv)
 	}
-	v.queue.advance(func(e *entry) {
-		if p := v.places[e.key]; !p.Guards {
+	v.queue.Advance(func(e *queue.Key) {
+		if p := v.places[e.Name]; !p.Guards {
 			p.Kind = Granted
 			told = append(told, p)
 		}
@@ -185,11 +186,11 @@ func (v *viewer) see(ctx context.Context, events []*mvccpb.Event, rev int64) (to
 // gone returns what there is to tell of a place that was deleted by a revision. A lease that is
 // there, or can't have ended yet, did not take it along. One that is not there any more, though
 // it was when the watch asked last, has ended.
-func (v *viewer) gone(ctx context.Context, e *entry, rev int64) Event {
-	p := v.places[e.key]
-	end, learned := v.ends[e.key]
+func (v *viewer) gone(ctx context.Context, e *queue.Key, rev int64) Event {
+	p := v.places[e.Name]
+	end, learned := v.ends[e.Name]
 	switch {
-	case !e.holds:
+	case !e.Holds:
 		p.Kind = Left
 	case p.Reason != "", learned && v.s.now().Before(end):
 		p.Kind = Released

@@ -1,4 +1,4 @@
-package lock
+package queue
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 // A queue is its keys by create revision, whatever comes and goes and comes twice.
 func TestQueueModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	q := newQueue(nil)
+	q := New(nil)
 	var model []*mvccpb.KeyValue
 	for rev := int64(1); rev < 5000; rev++ {
 		key := []byte(fmt.Sprint(random.IntN(40)))
@@ -21,20 +21,20 @@ func TestQueueModel(t *testing.T) {
 		case at < 0:
 			kv := &mvccpb.KeyValue{Key: key, CreateRevision: rev, ModRevision: rev}
 			model = append(model, kv)
-			q.put(kv)
+			q.Put(kv)
 			if random.IntN(4) == 0 { // in the same transaction
 				twin := &mvccpb.KeyValue{Key: append([]byte("-"), key...), CreateRevision: rev, ModRevision: rev}
 				model = slices.Insert(model, len(model)-1, twin)
-				q.put(twin)
+				q.Put(twin)
 			}
 		case random.IntN(3) == 0:
-			q.put(&mvccpb.KeyValue{Key: key, CreateRevision: model[at].CreateRevision, ModRevision: rev})
+			q.Put(&mvccpb.KeyValue{Key: key, CreateRevision: model[at].CreateRevision, ModRevision: rev})
 		default:
 			model = slices.Delete(model, at, at+1)
-			q.delete(string(key), rev)
+			q.Delete(string(key), rev)
 			if twin := slices.IndexFunc(model, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == "-"+string(key) }); twin >= 0 {
 				model = slices.Delete(model, twin, twin+1)
-				q.delete("-"+string(key), rev)
+				q.Delete("-"+string(key), rev)
 			}
 		}
 		var want, got, back []string
@@ -42,10 +42,10 @@ func TestQueueModel(t *testing.T) {
 			want = append(want, string(kv.Key))
 		}
 		for e := q.first; e != nil; e = e.next {
-			got = append(got, e.key)
+			got = append(got, e.Name)
 		}
 		for e := q.last; e != nil; e = e.prev {
-			back = append(back, e.key)
+			back = append(back, e.Name)
 		}
 		slices.Reverse(back)
 		if !slices.Equal(got, want) || !slices.Equal(back, want) || len(q.byKey) != len(want) {
@@ -56,8 +56,8 @@ func TestQueueModel(t *testing.T) {
 
 // What was deleted before a key was made says nothing of it.
 func TestQueueOldDeletion(t *testing.T) {
-	q := newQueue([]*mvccpb.KeyValue{{Key: []byte("a"), CreateRevision: 7, ModRevision: 7}})
-	q.delete("a", 6)
+	q := New([]*mvccpb.KeyValue{{Key: []byte("a"), CreateRevision: 7, ModRevision: 7}})
+	q.Delete("a", 6)
 	if q.first == nil {
 		t.Error("the key is gone")
 	}

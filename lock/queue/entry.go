@@ -1,9 +1,8 @@
-package lock
+package queue
 
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
@@ -71,8 +70,8 @@ type Call struct {
 	Attempt string `json:"attempt"`
 }
 
-// value returns the value of the entry's key.
-func (e *Entry) value() []byte {
+// Value returns the value of the entry's key.
+func (e *Entry) Value() []byte {
 	text, err := json.Marshal(e)
 	if err != nil {
 		return nil // strings and numbers always marshal
@@ -80,9 +79,9 @@ func (e *Entry) value() []byte {
 	return append([]byte(mark), text...)
 }
 
-// entryOf returns what a key's value says of its place. One that this package has not
+// EntryOf returns what a key's value says of its place. One that this package has not
 // written is an exclusive place of nobody it knows.
-func entryOf(kv *mvccpb.KeyValue) Entry {
+func EntryOf(kv *mvccpb.KeyValue) Entry {
 	text, ok := bytes.CutPrefix(kv.Value, []byte(mark))
 	e := Entry{}
 	if !ok || json.Unmarshal(text, &e) != nil {
@@ -98,44 +97,23 @@ type kind struct {
 	of int
 }
 
+// Epoch is a time of day as clients are told of it, in milliseconds since 1970. Nothing is
+// decided by one.
+type Epoch int64
+
 func (e *Entry) kind() kind { return kind{e.Mode, e.Of} }
+
+// Sharable reports whether the place may hold beside others.
+func (e *Entry) Sharable() bool { return e.kind().together() }
+
+// Alike reports whether two places are of one kind, and of as many permits.
+func (e *Entry) Alike(o *Entry) bool { return e.kind() == o.kind() && e.Permits == o.Permits }
 
 // together reports whether holders of the kind can be more than one.
 func (k kind) together() bool { return k.mode == Shared || k.of > 0 }
 
-// without returns the calls but for one attempt, and whether that was among them.
-func without(calls []Call, attempt string) ([]Call, bool) {
-	at := slices.IndexFunc(calls, func(c Call) bool { return c.Attempt == attempt })
-	if at < 0 {
-		return calls, false
-	}
-	return slices.Delete(slices.Clone(calls), at, at+1), true
-}
-
-// with returns the calls with one more, or made anew.
-func with(calls []Call, call Call) []Call {
-	calls = slices.Clone(calls)
-	at := slices.IndexFunc(calls, func(c Call) bool { return c.ID == call.ID })
-	if at < 0 {
-		return append(calls, call)
-	}
-	calls[at] = call
-	return calls
-}
-
-// withoutID returns the calls but for one request.
-func withoutID(calls []Call, id string) []Call {
-	return slices.DeleteFunc(slices.Clone(calls), func(c Call) bool { return c.ID == id })
-}
-
-// isGuard reports whether a key is that of a guard.
-func isGuard(kv *mvccpb.KeyValue) bool { return entryOf(kv).Guards }
-
-// written reports whether a place is of an acquire, whose value says so.
-func written(kv *mvccpb.KeyValue) bool { return len(entryOf(kv).Calls) > 0 }
-
-// sharable reports whether a place may hold beside others.
-func sharable(kv *mvccpb.KeyValue) bool {
-	e := entryOf(kv)
-	return e.kind().together()
+// Together reports whether two places may hold beside each other, if there are permits.
+func Together(a, b *mvccpb.KeyValue) bool {
+	x, y := EntryOf(a), EntryOf(b)
+	return x.kind() == y.kind() && x.Sharable()
 }
