@@ -202,7 +202,7 @@ func clocks(s *source) []string {
 
 // wallFiles alone know the time of day: tokens that are signed end at one, and who has a lock is
 // told one.
-var wallFiles = []string{"auth/signed.go", "lock/told.go"}
+var wallFiles = []string{"auth/signed.go", "lock/told.go", "client/line.go"}
 
 // wallNames are methods of time.Time whose results hold no monotonic reading, wallMakers
 // functions of package time that return such times.

@@ -58,7 +58,8 @@ var allowed = map[string][]string{
 	"mvcc":            {"internal/invariant", "internal/keys"},
 	"lease":           {"internal/invariant", "internal/keys"},
 
-	// What resources import knows nothing of the server.
+	// What clients and resources import knows nothing of the server.
+	"client":                    {"api/latchkey/v1", "fence", "lock/queue"},
 	"fence":                     {},
 	"fence/fencegrpc":           {"fence"},
 	"fence/fencepgx":            {"fence", "fence/internal/statements"},

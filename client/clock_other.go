@@ -1,0 +1,7 @@
+//go:build !linux
+
+package client
+
+import "time"
+
+func systemClock() time.Duration { return wallClock() }
