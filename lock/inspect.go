@@ -73,11 +73,17 @@ func (s *Service) Validate(ctx context.Context, name string, token int64) (valid
 
 // Remaining returns what the lease of a place has left, 0 if it is over.
 func (s *Service) Remaining(ctx context.Context, p Place) (time.Duration, error) {
+	left, _, err := s.remaining(ctx, p)
+	return left, err
+}
+
+// remaining is Remaining that tells whether the lease is there, be it in its last second.
+func (s *Service) remaining(ctx context.Context, p Place) (left time.Duration, there bool, err error) {
 	resp, err := s.store.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: p.Lease})
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return time.Duration(max(resp.TTL, 0)) * time.Second, nil
+	return time.Duration(max(resp.TTL, 0)) * time.Second, resp.TTL >= 0, nil
 }
 
 // read reads a queue, up to the place of a token, or all of it where that is 0.

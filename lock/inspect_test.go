@@ -153,6 +153,16 @@ func TestWatch(t *testing.T) {
 		expect("taken", again, "queued d", "granted d")
 		time.Sleep(15 * time.Second)
 		expect("expired", again, "expired d")
+		short := ask("e")
+		short.TTL = time.Second
+		e.granted(e.acquire(short))
+		time.Sleep(300 * time.Millisecond)
+		// A lease has less than a second left when this watch first asks for it.
+		late := e.watch(0)
+		time.Sleep(5 * time.Second)
+		expect("watched in its last second", late, "queued e", "granted e", "expired e")
+		late.cancel()
+		<-late.done
 		again.cancel()
 		<-again.done
 		_ = d

@@ -113,7 +113,7 @@ func (v *viewer) learn(ctx context.Context) (next time.Duration, again bool) {
 		if !ok || end.Sub(now) <= lookAhead {
 			// What can't be asked is asked again. A lease that was never seen may have been gone
 			// with a release.
-			if left, err := v.s.Remaining(ctx, v.places[e.Name].Place); err == nil && left > 0 {
+			if left, there, err := v.s.remaining(ctx, v.places[e.Name].Place); err == nil && there {
 				end = now.Add(left)
 				v.ends[e.Name] = end
 			}

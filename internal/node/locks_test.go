@@ -127,6 +127,7 @@ func TestLocksOverHTTP(t *testing.T) {
 					u.rows(name)
 				}
 				u.several()
+				u.dies()
 				u.sessions()
 				u.listed()
 			})
@@ -238,9 +239,18 @@ func (u *lockUser) rows(name string) {
 	if got := again(); got != "queued w" {
 		u.Errorf("watched from there: %q", got)
 	}
-	// Who has died is told from who has released.
-	u.call(200, post, "locks/acquire", fmt.Sprintf(`{"lock_key":%q,"client_id":"dies","lease_time_ms":1000}`, name))
-	expect("queued dies", "granted dies", "expired dies")
+}
+
+// dies has a holder not renew its lock: a watch tells that from a release.
+func (u *lockUser) dies() {
+	u.Helper()
+	next := u.events("locks/d/watch")
+	u.call(200, http.MethodPost, "locks/acquire", `{"lock_key":"d","client_id":"a","lease_time_ms":3000}`)
+	for _, want := range []string{"queued a", "granted a", "expired a"} {
+		if got := next(); got != want {
+			u.Errorf("event %q, want %q", got, want)
+		}
+	}
 }
 
 // several acquires locks together, which lie on different shards.
