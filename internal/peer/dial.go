@@ -105,7 +105,7 @@ func (m *Mesh) dial(ctx context.Context, address string) (net.Conn, error) {
 	if u.Scheme == "unix" || u.Scheme == "unixs" {
 		network, target = "unix", u.Host+u.Path
 	}
-	d := net.Dialer{Timeout: m.cfg.Timeout, KeepAlive: m.cfg.Timeout}
+	d := net.Dialer{Timeout: m.cfg.dialing(), KeepAlive: m.cfg.Timeout}
 	conn, err := d.DialContext(ctx, network, target)
 	if err != nil || u.Scheme == "http" || u.Scheme == "unix" {
 		return conn, err

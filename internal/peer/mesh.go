@@ -32,8 +32,8 @@ type Config struct {
 	// Gone, if not nil, is told when a node that was reached has no process any more: its
 	// stream broke, and then nobody listens where it is reached. It must not block.
 	Gone func(node uint64)
-	// Timeout is how long a node may be silent before it is taken for dead; connections are
-	// made within it, and handshakes within three of it.
+	// Timeout is how long a node may be silent before it is taken for dead; a connection is
+	// tried for two fifths of it, and handshakes are made within three of it.
 	Timeout time.Duration
 	// MaxFrame bounds the bytes of one message, MaxQueued those of the calls that wait
 	// to be sent to one node; 0 is the default of each.
@@ -70,6 +70,11 @@ const (
 // handshake is how long a handshake may take. TLS, HTTP/2 and the greeting wait for each
 // other, and each may take as long as a message and its answer.
 func (c *Config) handshake() time.Duration { return 3 * c.Timeout }
+
+// dialing is how long one attempt at a connection may take, of which nothing has been heard. The
+// system sends its packet again after one, two and four seconds: an attempt that lasts hears late
+// that a link is back, while a new one sends a packet at once.
+func (c *Config) dialing() time.Duration { return 2 * c.Timeout / 5 }
 
 // Handler answers a call of another node. It may block; ctx ends when nobody waits for
 // the answer any more.
