@@ -44,6 +44,9 @@ func (s *Session) ID() clientv3.LeaseID { return s.id }
 // TTL is the lease's time to live, as the server granted it.
 func (s *Session) TTL() time.Duration { return s.ttl }
 
+// Left returns for how long the lease certainly lasts if it is not renewed any more.
+func (s *Session) Left() time.Duration { return s.life.left() }
+
 // Context is cancelled before the session's lease can have ended; context.Cause tells why.
 func (s *Session) Context() context.Context { return s.life }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"google.golang.org/grpc/grpclog"
 
+	"github.com/latchkey-db/latchkey/internal/command"
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/node"
@@ -39,6 +40,11 @@ func main() {
 }
 
 func run(args, environ []string, stdout, stderr io.Writer) int {
+	if command.Known(args) {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		return command.Run(ctx, args, command.Streams{In: os.Stdin, Out: stdout, Err: stderr, Environ: environ})
+	}
 	c, err := config.Parse(args, environ)
 	switch {
 	case errors.Is(err, config.ErrHelp):

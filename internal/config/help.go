@@ -10,6 +10,8 @@ import (
 const helpIntro = `Usage:
 
   latchkey [flags]      start a node
+  latchkey lock ...     run a command under a lock (lock --help)
+  latchkey locks ...    show locks and who waits for them (locks --help)
   latchkey version      print the version, as --version does
   latchkey help         print this help, as --help does
 

@@ -22,7 +22,7 @@ const module = "github.com/latchkey-db/latchkey"
 // placement is what both know of maps, as pure functions. A package without a row
 // fails.
 var allowed = map[string][]string{
-	"cmd/latchkey": {"internal/config", "internal/datadir", "internal/node"},
+	"cmd/latchkey": {"internal/command", "internal/config", "internal/datadir", "internal/node"},
 	"bench":        {"internal/etcdlog", "internal/invariant"},
 	"bench/outage": {"e2e/faults"},
 	"bench/rounds": {"e2e/faults", "internal/freeport"},
@@ -66,6 +66,7 @@ var allowed = map[string][]string{
 	"fence/fencesql":            {"fence", "fence/internal/statements"},
 	"fence/internal/statements": {"fence"},
 
+	"internal/command":    {"api/latchkey/v1", "client", "internal/etcdlog"},
 	"internal/config":     {"internal/invariant"},
 	"internal/datadir":    {"internal/invariant"},
 	"internal/etcdlog":    {},

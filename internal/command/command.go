@@ -1,0 +1,51 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+)
+
+// Exit codes, beside those of the programs that are run.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+	// exitNotAcquired says that a lock was not free in time: a temporary failure.
+	exitNotAcquired = 75
+)
+
+// Streams are those of the process, and its environment.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Environ  []string
+}
+
+// commands by the first argument.
+var commands = map[string]func(ctx context.Context, args []string, s Streams) (int, error){
+	"lock":  runLock,
+	"locks": runLocks,
+}
+
+// Known reports whether the first of the binary's arguments names a command of this package.
+func Known(args []string) bool { return len(args) > 0 && commands[args[0]] != nil }
+
+// errUsage says that the arguments can't be.
+var errUsage = errors.New("see --help")
+
+// Run carries out a known command and returns the exit code. It ends with ctx.
+func Run(ctx context.Context, args []string, s Streams) int {
+	code, err := commands[args[0]](ctx, args[1:], s)
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return code
+	case errors.Is(err, errUsage):
+		code = exitUsage
+	case code == 0:
+		code = exitFailed
+	}
+	_, _ = fmt.Fprintf(s.Err, "latchkey %s: %v\n", args[0], err) // nobody may listen
+	return code
+}
