@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -29,14 +30,16 @@ func (c *cluster) promiseTogether(id uint64, rev int64, within time.Duration) (e
 }
 
 // depose has node 3 succeed node 1 as the leader of shard B, which node 1 does not hear, and
-// gives a put a number of the new term, which it returns.
-func (c *cluster) depose() int64 {
+// gives a put a number of the new term, which it returns. From then on node 1 hears nothing of
+// the shards in deaf either.
+func (c *cluster) depose(deaf ...uint64) int64 {
 	c.tb.Helper()
 	if err := c.node(1).shards[shardB].Replica().Transfer(3); err != nil {
 		c.tb.Fatal(err)
 	}
-	c.net.setDecide(func(l link, system bool, m *raftpb.Message) fate {
-		return fate{lose: !system && m.ShardID == shardB && l.to == 1}
+	deaf = append(deaf, shardB)
+	c.net.setDecide(func(l link, _ bool, m *raftpb.Message) fate {
+		return fate{lose: l.to == 1 && slices.Contains(deaf, m.ShardID)}
 	})
 	for range 10_000 {
 		if c.leads(shardB) == c.node(3) {
@@ -103,6 +106,31 @@ func TestClaimOfADeposedLeader(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A leader and the oracle, on one node, have both been deposed and don't know it. The
+// successor has numbers of the new oracle, of which the old one has noted nothing.
+func TestClaimAtADeposedOracle(t *testing.T) {
+	bubble(t, func(c *cluster) {
+		t := c.tb
+		c.place(shardC, c.nodes[2])
+		for range 2 {
+			if err := c.promiseTogether(shardB, c.node(3).put(t, "a/x", "1"), time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+		leader, oracle := c.node(1).shards[shardB].Replica(), c.node(1).cluster.Replica()
+		term, ofOracle := leader.Serving(), oracle.Serving()
+		c.net.setDecide(func(l link, system bool, _ *raftpb.Message) fate { return fate{lose: system && l.to == 1} })
+		c.succeed()
+		newer := c.depose(placement.SystemShard)
+		if err := c.promiseTogether(shardB, newer, 2*tick); err == nil {
+			t.Errorf("revision %d was promised by the leader of before", newer)
+		}
+		if leader.Serving() != term || oracle.Serving() != ofOracle {
+			t.Fatal("the deposed leader or oracle knows; the run shows nothing")
+		}
+	})
 }
 
 // Raft has proved a leadership, and whoever asked for that stands still. Meanwhile there is a
