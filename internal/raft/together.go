@@ -9,7 +9,7 @@ import (
 // PromiseEach promises all keys up to rev of shards whose replicas share a host and an oracle,
 // as PromiseAll does, and tells answer of each once, as soon as it is known. It returns when
 // all have been answered; answer may be called by several goroutines. The shards must be
-// ordered.
+// ordered. What is begun goes on when ctx ends: others may have joined it.
 //
 // One question to the oracle proves all leaderships that can be, in place of a read of Raft
 // in each shard. A promise only rests on that nobody but this leader was, or will be, given
@@ -49,23 +49,16 @@ func PromiseEach(ctx context.Context, rev int64, replicas []*Replica, answer fun
 	if len(begun) == 0 {
 		return
 	}
-	proved := prove(ctx, begun)
-	for i, c := range begun {
-		if !proved[i] {
-			c.r.resolve(c.attempt, 0, ErrNotLeader)
-			alone(c.r)
+	select {
+	case <-finishLater(begun):
+	case <-ctx.Done():
+	}
+	for _, c := range begun {
+		if index, _, promised := c.r.resolving.find(rev); promised {
+			answer(c.r, index, nil)
 			continue
 		}
-		finish := func(index uint64, err error) {
-			c.r.resolve(c.attempt, index, err)
-			answer(c.r, index, err)
-		}
-		index, gone, err := c.look(nil)
-		if gone == nil {
-			finish(index, err)
-			continue
-		}
-		wg.Go(func() { finish(c.Of(ctx, nil)) })
+		alone(c.r)
 	}
 }
 
@@ -95,6 +88,48 @@ func (r *Replica) claim(rev int64) *claimed {
 		c.claim.Since = r.vouched.Since
 	}
 	return c
+}
+
+// finishLater has the attempts of claims finish, whether or not the caller waits, at the latest
+// when their replicas are closed. What it returns is closed when those have ended that wait for
+// no command.
+func finishLater(begun []*claimed) <-chan struct{} {
+	looked := make(chan struct{})
+	err := begun[0].r.goUntilClosed(func(ctx context.Context) {
+		defer close(looked)
+		finish(ctx, begun)
+	})
+	if err != nil {
+		for _, c := range begun {
+			c.r.resolve(c.attempt, 0, err)
+		}
+		close(looked)
+	}
+	return looked
+}
+
+// finish has the oracle prove claims, and ends the attempts of them. One that has to wait for
+// commands does so as long as its own replica is there.
+func finish(ctx context.Context, begun []*claimed) {
+	proved := prove(ctx, begun)
+	for i, c := range begun {
+		if !proved[i] {
+			c.r.resolve(c.attempt, 0, ErrNotLeader)
+			continue
+		}
+		index, gone, err := c.look(nil)
+		if gone == nil {
+			c.r.resolve(c.attempt, index, err)
+			continue
+		}
+		err = c.r.goUntilClosed(func(ctx context.Context) {
+			index, err := c.Of(ctx, nil)
+			c.r.resolve(c.attempt, index, err)
+		})
+		if err != nil {
+			c.r.resolve(c.attempt, 0, err)
+		}
+	}
 }
 
 // prove asks the oracle, and reports which claims it has proved. Where it does not answer

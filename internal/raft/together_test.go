@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // witness is an oracle that proves every claim, and may be held up.
@@ -86,4 +87,47 @@ func TestClaimHoldsNumbersBack(t *testing.T) {
 			t.Errorf("number %d was used after %d was promised", nd.r.used, int64(rev))
 		}
 	})
+}
+
+// Who began a promise gives up. Who joined it waits on, and need not begin another; the end
+// of the host ends it.
+func TestClaimOutlivesItsCaller(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			oracle := newWitness()
+			c := makeCluster(t, 1, cluster{oracle: oracle})
+			defer c.close()
+			nd, _ := c.leader(0)
+			ctx, cancel := context.WithCancel(t.Context())
+			began, joined := make(chan error, 1), make(chan error, 1)
+			go func() {
+				_, err := nd.promiseTogether(ctx, 10)
+				began <- err
+			}()
+			<-oracle.claimed
+			go func() {
+				_, err := nd.r.PromiseAll(t.Context(), 10)
+				joined <- err
+			}()
+			synctest.Wait()
+			cancel()
+			if err := <-began; err == nil {
+				t.Error("promised to one who has given up")
+			}
+			time.Sleep(nd.host.askTimeout() / 2)
+			select {
+			case err := <-joined:
+				t.Fatalf("another promise was begun: %v", err)
+			default:
+			}
+			if closed {
+				c.stop(nd)
+			} else {
+				close(oracle.prove)
+			}
+			if err := <-joined; closed == (err == nil) {
+				t.Errorf("closed %v: %v", closed, err)
+			}
+		})
+	}
 }
