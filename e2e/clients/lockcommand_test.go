@@ -42,6 +42,7 @@ func outcome(t *testing.T, cmd *exec.Cmd) (code int, out, said string) {
 }
 
 func TestLockCommand(t *testing.T) {
+	t.Parallel()
 	p := harness.NewProcess(t)
 	for _, tc := range []struct {
 		args string
@@ -113,6 +114,7 @@ func waitForFile(t *testing.T, name string) {
 }
 
 func TestLocksCommand(t *testing.T) {
+	t.Parallel()
 	p := harness.NewProcess(t)
 	holder, asked := holding(t, p, "lock", "jobs/nightly", "--ttl", "4s")
 	if code, _, said := outcome(t, latchkey(t, p, "lock", "jobs/nightly", "--wait", "0", "--", "true")); code != 75 || !strings.Contains(said, "not free") {
@@ -169,6 +171,7 @@ func TestLocksCommand(t *testing.T) {
 // A command that does not end when it is asked is killed before the lease can have ended,
 // where the server can't be reached.
 func TestLockCommandEndsInTime(t *testing.T) {
+	t.Parallel()
 	p := harness.NewProcess(t)
 	cmd, asked := holding(t, p, "lock", "a", "--ttl", "4s")
 	if err := p.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {

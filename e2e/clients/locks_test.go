@@ -169,6 +169,7 @@ func (l *locks) release(g *client.Grant) {
 }
 
 func TestLockClient(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(l *locks) {
 		a, b := l.open(), l.open()
 		first := l.acquire(a)
@@ -227,6 +228,7 @@ func must[T any](v T, err error) T {
 
 // One session has a lock once, whoever of its goroutines asks.
 func TestLockClientGoroutines(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(l *locks) {
 		s := l.open()
 		var inside, most atomic.Int32
@@ -255,6 +257,7 @@ func TestLockClientGoroutines(t *testing.T) {
 }
 
 func TestLockClientModes(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(l *locks) {
 		readers := []*client.Grant{l.acquire(l.open(), client.Shared()), l.acquire(l.open(), client.Shared())}
 		writer := l.later(l.open())
@@ -292,6 +295,7 @@ func TestLockClientModes(t *testing.T) {
 }
 
 func TestLockClientLosses(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(l *locks) {
 		lost := func(g *client.Grant, want error) {
 			l.Helper()
@@ -335,6 +339,7 @@ func TestLockClientLosses(t *testing.T) {
 }
 
 func TestLockClientElection(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(l *locks) {
 		leader, err := l.open().Campaign(l.Context(), l.name, "a")
 		if err != nil {
@@ -372,6 +377,7 @@ func TestLockClientElection(t *testing.T) {
 // The context of a grant ends before its lease can have ended, when the server does not
 // answer any more.
 func TestLockClientWithoutServer(t *testing.T) {
+	t.Parallel()
 	p := harness.NewProcess(t)
 	etcd := p.Client()
 	defer etcd.Close()
@@ -399,6 +405,7 @@ func TestLockClientWithoutServer(t *testing.T) {
 
 // A holder that was stopped past its lease knows when it wakes.
 func TestLockClientStopped(t *testing.T) {
+	t.Parallel()
 	p := harness.NewProcess(t)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), holderEnv+"="+p.Addr)
@@ -433,6 +440,7 @@ func TestLockClientStopped(t *testing.T) {
 
 // The program of docs/client.md runs.
 func TestLockClientPage(t *testing.T) {
+	t.Parallel()
 	page := must(os.ReadFile("../../docs/client.md"))
 	_, rest, _ := strings.Cut(string(page), "```go\n")
 	program, _, ok := strings.Cut(rest, "```")

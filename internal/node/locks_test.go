@@ -114,24 +114,39 @@ func (u *lockUser) events(path string) (next func() string) {
 	}
 }
 
+// lockLayout is a cluster that locks are tried on.
+type lockLayout struct {
+	nodes  int
+	splits string
+}
+
+// lockLayouts are one node and three, with one shard and with four; the last alone where tests
+// are short.
+func lockLayouts() []lockLayout {
+	all := []lockLayout{{1, ""}, {1, "g,n,t"}, {3, ""}, {3, "g,n,t"}}
+	if testing.Short() {
+		return all[3:]
+	}
+	return all
+}
+
 // Every call of the lock API has its good and its bad answers on whichever node, over one shard
 // and several.
 func TestLocksOverHTTP(t *testing.T) {
-	for _, nodes := range []int{1, 3} {
-		for _, splits := range []string{"", "g,n,t"} {
-			t.Run(fmt.Sprintf("nodes=%d,splits=%s", nodes, splits), func(t *testing.T) {
-				c := newCluster(t, nodes, "--initial-splits", splits)
-				c.start(c.machines...)
-				u := &lockUser{T: t, c: c}
-				for _, name := range []string{"a", "stock/p 1", "/z"} {
-					u.rows(name)
-				}
-				u.several()
-				u.dies()
-				u.sessions()
-				u.listed()
-			})
-		}
+	for _, l := range lockLayouts() {
+		t.Run(fmt.Sprintf("nodes=%d,splits=%s", l.nodes, l.splits), func(t *testing.T) {
+			t.Parallel() // most of the time it waits for leases to end
+			c := newCluster(t, l.nodes, "--initial-splits", l.splits)
+			c.start(c.machines...)
+			u := &lockUser{T: t, c: c}
+			for _, name := range []string{"a", "stock/p 1", "/z"} {
+				u.rows(name)
+			}
+			u.several()
+			u.dies()
+			u.sessions()
+			u.listed()
+		})
 	}
 }
 
@@ -341,6 +356,7 @@ func (u *lockUser) listed() {
 
 // Nodes without a majority say so.
 func TestLocksWithoutAMajority(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	c := newCluster(t, 3)
 	c.start(c.machines...)
 	u := &lockUser{T: t, c: c}
@@ -438,21 +454,19 @@ func TestLockRights(t *testing.T) {
 
 // The gRPC form has the same answers, tells positions, and ends its streams with the server.
 func TestLocksOverGRPC(t *testing.T) {
-	for _, nodes := range []int{1, 3} {
-		for _, splits := range []string{"", "g,n,t"} {
-			t.Run(fmt.Sprintf("nodes=%d,splits=%s", nodes, splits), func(t *testing.T) {
-				c := newCluster(t, nodes, "--initial-splits", splits)
-				c.start(c.machines...)
-				var users []latchkeyv1.LocksClient
-				for _, m := range c.machines {
-					conn, err := grpc.NewClient(m.node.Addrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-					check(t, err)
-					defer conn.Close()
-					users = append(users, latchkeyv1.NewLocksClient(conn))
-				}
-				testLocksOverGRPC(t, c, users[0], users[len(users)-1])
-			})
-		}
+	for _, l := range lockLayouts() {
+		t.Run(fmt.Sprintf("nodes=%d,splits=%s", l.nodes, l.splits), func(t *testing.T) {
+			c := newCluster(t, l.nodes, "--initial-splits", l.splits)
+			c.start(c.machines...)
+			var users []latchkeyv1.LocksClient
+			for _, m := range c.machines {
+				conn, err := grpc.NewClient(m.node.Addrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+				check(t, err)
+				defer conn.Close()
+				users = append(users, latchkeyv1.NewLocksClient(conn))
+			}
+			testLocksOverGRPC(t, c, users[0], users[len(users)-1])
+		})
 	}
 }
 
