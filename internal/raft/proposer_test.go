@@ -137,7 +137,7 @@ func TestFollowerRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3)
 		defer c.close()
-		a, _ := c.leader(0)
+		a, term := c.leader(0)
 		f := c.other(a)
 		if _, err := c.add(f, "x"); !errors.Is(err, ErrNotLeader) {
 			t.Errorf("propose at a follower: %v", err)
@@ -154,6 +154,8 @@ func TestFollowerRefuses(t *testing.T) {
 		if err := <-queued; !errors.Is(err, ErrNotLeader) {
 			t.Errorf("queued call of a deposed leader: %v", err)
 		}
+		// Without a successor it could be elected again, and its batches would apply.
+		c.leader(term)
 		c.net.heal()
 		for range maxFlight {
 			// The deposed leader's batches were never replicated: the successor's
