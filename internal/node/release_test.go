@@ -15,16 +15,27 @@ func TestPlannedChangesLeaveNoRevisionOut(t *testing.T) {
 		c := newCluster(t, nodes, "--initial-splits", "b,c,d")
 		c.start(c.machines...)
 		var last int64
+		var term uint64
+		judged := 0
 		put := func(after string) {
 			t.Helper()
 			c.put("c/1", after)
 			resp, err := c.leader("c/1").router.Range(t.Context(), &pb.RangeRequest{Key: []byte("c/1")})
 			check(t, err)
-			rev := resp.Kvs[0].ModRevision
-			if last > 0 && (rev <= last || rev > last+few) {
+			rev, now := resp.Kvs[0].ModRevision, c.systemTerm()
+			switch {
+			case last == 0:
+			case rev <= last:
 				t.Errorf("%d nodes, after %s: revision %d follows %d", nodes, after, rev, last)
+			case now > term+1:
+				// On a busy machine leaders are lost that nobody has asked to go.
+				t.Logf("%d nodes, after %s: an election that was not planned", nodes, after)
+			case rev > last+few:
+				t.Errorf("%d nodes, after %s: revision %d follows %d", nodes, after, rev, last)
+			default:
+				judged++
 			}
-			last = rev
+			last, term = rev, now
 		}
 		put("the start")
 		oracle := func() (led *machine) {
@@ -57,6 +68,19 @@ func TestPlannedChangesLeaveNoRevisionOut(t *testing.T) {
 			c.start(m)
 			put("a start")
 		}
+		if judged == 0 {
+			t.Errorf("%d nodes: every change was one that was not planned", nodes)
+		}
 		c.stop(c.machines...)
 	}
+}
+
+// systemTerm returns the newest term of the system shard that a node knows.
+func (c *cluster) systemTerm() (term uint64) {
+	for _, m := range c.machines {
+		if m.node != nil {
+			term = max(term, m.node.cluster.Replica().Leader().Term)
+		}
+	}
+	return term
 }
