@@ -17,9 +17,7 @@ func (s *Session) Campaign(ctx context.Context, election, value string) (*Grant,
 // Proclaim changes the value of a leader without another election. It returns the reason
 // where the leadership is lost.
 func (g *Grant) Proclaim(ctx context.Context, value string) error {
-	resp, err := g.s.c.etcd.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(g.key), "=", int64(g.token))).
-		Then(clientv3.OpPut(g.key, value, clientv3.WithLease(g.s.id))).Commit()
+	resp, err := g.ifThere(ctx).Then(clientv3.OpPut(g.key, value, clientv3.WithLease(g.s.id))).Commit()
 	if err != nil {
 		return err
 	}

@@ -73,19 +73,16 @@ func (g *Grant) Lost() error {
 // held until the session ends, and Release may be called again; repeated, it does nothing.
 func (g *Grant) Release(ctx context.Context) error {
 	g.held.cancel(ErrReleased)
-	if err := g.s.remove(ctx, g.key, int64(g.token)); err != nil {
+	if _, err := g.ifThere(ctx).Then(clientv3.OpDelete(g.key)).Commit(); err != nil {
 		return err
 	}
 	g.free()
 	return nil
 }
 
-// remove deletes the key of a place, if it is still that one.
-func (s *Session) remove(ctx context.Context, key string, token int64) error {
-	_, err := s.c.etcd.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(key), "=", token)).
-		Then(clientv3.OpDelete(key)).Commit()
-	return err
+// ifThere begins a transaction that does something if the key is still the one of the grant.
+func (g *Grant) ifThere(ctx context.Context) clientv3.Txn {
+	return g.s.c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(g.key), "=", int64(g.token)))
 }
 
 // watch ends the grant when its key goes.

@@ -82,10 +82,7 @@ func (l *lifetime) left() time.Duration {
 
 // Err returns nil while the lease certainly lasts.
 func (l *lifetime) Err() error {
-	l.mu.Lock()
-	over := l.clock() >= l.until
-	l.mu.Unlock()
-	if over {
+	if l.left() <= 0 {
 		l.end(ErrExpired)
 	}
 	return l.Context.Err()

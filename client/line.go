@@ -95,25 +95,16 @@ func (s *Session) awaitDelete(ctx context.Context, name, key, own string, rev in
 	}
 	theirs := s.c.etcd.Watch(watching, key, opts...)
 	mine := s.c.etcd.Watch(watching, own, clientv3.WithRev(rev+1), clientv3.WithFilterPut())
-	for {
-		var c clientv3.WatchResponse
-		select {
-		case c = <-theirs:
-		case c = <-mine:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		// A watch that ended, as by a compaction, has the queue be looked at anew.
-		if len(c.Events) > 0 || c.Canceled || c.Header.Revision == 0 {
-			return pauseIf(ctx, len(c.Events) == 0)
-		}
+	var c clientv3.WatchResponse
+	select {
+	case c = <-theirs:
+	case c = <-mine:
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-}
-
-// pauseIf waits for a moment, if it is to.
-func pauseIf(ctx context.Context, wait bool) error {
-	if !wait {
+	if len(c.Events) > 0 {
 		return nil
 	}
+	// A watch that ended, as by a compaction, has the queue be looked at anew.
 	return pause(ctx)
 }
