@@ -35,6 +35,28 @@ func Known(args []string) bool { return len(args) > 0 && commands[args[0]] != ni
 // errUsage says that the arguments can't be.
 var errUsage = errors.New("see --help")
 
+// parse reads arguments by a set of flags, and returns those that are none, wherever they
+// stand. Its errors are errUsage and flag.ErrHelp, of which the set has told.
+func parse(set *flag.FlagSet, usage string, args []string, s Streams) (others []string, err error) {
+	set.SetOutput(s.Err)
+	set.Usage = func() {
+		_, _ = fmt.Fprint(s.Err, usage) // nobody may listen
+		set.PrintDefaults()
+	}
+	for {
+		err := set.Parse(args)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			return nil, err
+		case err != nil:
+			return nil, errUsage
+		case set.NArg() == 0:
+			return others, nil
+		}
+		others, args = append(others, set.Arg(0)), set.Args()[1:]
+	}
+}
+
 // Run carries out a known command and returns the exit code. It ends with ctx.
 func Run(ctx context.Context, args []string, s Streams) int {
 	code, err := commands[args[0]](ctx, args[1:], s)

@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,7 +19,6 @@ import (
 type connection struct {
 	endpoints, user, password string
 	tls                       transport.TLSInfo
-	skipVerify                bool
 	dialTimeout               time.Duration
 	// commandTimeout bounds calls that wait for nobody but the servers.
 	commandTimeout time.Duration
@@ -42,7 +40,7 @@ func (c *connection) flags(set *flag.FlagSet, environ []string) {
 	set.StringVar(&c.tls.TrustedCAFile, "cacert", env("CACERT", ""), "file of the authorities for the servers' certificates")
 	set.StringVar(&c.tls.CertFile, "cert", env("CERT", ""), "file of the certificate to show the servers")
 	set.StringVar(&c.tls.KeyFile, "key", env("KEY", ""), "file of its key")
-	set.BoolVar(&c.skipVerify, "insecure-skip-tls-verify", env("INSECURE_SKIP_TLS_VERIFY", "") == "true", "do not check the servers' certificates")
+	set.BoolVar(&c.tls.InsecureSkipVerify, "insecure-skip-tls-verify", env("INSECURE_SKIP_TLS_VERIFY", "") == "true", "do not check the servers' certificates")
 	timeout, err := time.ParseDuration(env("DIAL_TIMEOUT", "2s"))
 	if err != nil {
 		timeout = 2 * time.Second
@@ -68,16 +66,11 @@ func (c *connection) open() (*clientv3.Client, error) {
 	if name, password, ok := strings.Cut(c.user, ":"); ok && c.password == "" {
 		config.Username, config.Password = name, password
 	}
-	if !c.tls.Empty() || c.tls.TrustedCAFile != "" || c.skipVerify || strings.HasPrefix(c.endpoints, "https://") {
-		settings := new(tls.Config)
-		if !c.tls.Empty() || c.tls.TrustedCAFile != "" {
-			var err error
-			if settings, err = c.tls.ClientConfig(); err != nil {
-				return nil, fmt.Errorf("TLS: %w", err)
-			}
+	if !c.tls.Empty() || c.tls.TrustedCAFile != "" || c.tls.InsecureSkipVerify || strings.HasPrefix(c.endpoints, "https://") {
+		var err error
+		if config.TLS, err = c.tls.ClientConfig(); err != nil {
+			return nil, fmt.Errorf("TLS: %w", err)
 		}
-		settings.InsecureSkipVerify = c.skipVerify
-		config.TLS = settings
 	}
 	return clientv3.New(config)
 }

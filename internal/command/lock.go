@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/latchkey-db/latchkey/client"
@@ -37,11 +38,6 @@ type lockFlags struct {
 func parseLock(args []string, s Streams) (*lockFlags, error) {
 	f := new(lockFlags)
 	set := flag.NewFlagSet("lock", flag.ContinueOnError)
-	set.SetOutput(s.Err)
-	set.Usage = func() {
-		_, _ = fmt.Fprint(s.Err, lockUsage) // nobody may listen
-		set.PrintDefaults()
-	}
 	f.flags(set, s.Environ)
 	set.DurationVar(&f.ttl, "ttl", 10*time.Second, "time to live of the lock's lease, in whole seconds")
 	set.DurationVar(&f.wait, "wait", -1, "how long to wait for the lock; 0 for not at all, below for as long as it takes")
@@ -49,27 +45,19 @@ func parseLock(args []string, s Streams) (*lockFlags, error) {
 	set.IntVar(&f.permits, "permits", 0, "permits of a semaphore to hold")
 	set.IntVar(&f.of, "of", 0, "permits that the semaphore has")
 	own := args
-	for i, arg := range args {
-		if arg == "--" {
-			own, f.program = args[:i], args[i+1:]
-			break
-		}
+	if at := slices.Index(args, "--"); at >= 0 {
+		own, f.program = args[:at], args[at+1:]
 	}
-	if err := set.Parse(own); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, err
-		}
-		return nil, errUsage
-	}
-	if f.name = set.Arg(0); f.name == "" {
+	names, err := parse(set, lockUsage, own, s)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(names) == 0:
 		return nil, fmt.Errorf("the lock has no name; %w", errUsage)
+	case len(names) > 1:
+		return nil, fmt.Errorf("%q is not expected; the command stands behind --; %w", names[1], errUsage)
 	}
-	if err := set.Parse(set.Args()[1:]); err != nil {
-		return nil, errUsage
-	}
-	if set.NArg() > 0 {
-		return nil, fmt.Errorf("%q is not expected; the command stands behind --; %w", set.Arg(0), errUsage)
-	}
+	f.name = names[0]
 	if f.ttl < client.MinTTL {
 		return nil, fmt.Errorf("--ttl is below %v; %w", client.MinTTL, errUsage)
 	}

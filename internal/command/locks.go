@@ -49,28 +49,14 @@ type locksFlags struct {
 func runLocks(ctx context.Context, args []string, s Streams) (int, error) {
 	f := new(locksFlags)
 	set := flag.NewFlagSet("locks", flag.ContinueOnError)
-	set.SetOutput(s.Err)
-	set.Usage = func() {
-		_, _ = fmt.Fprint(s.Err, locksUsage) // nobody may listen
-		set.PrintDefaults()
-	}
 	f.flags(set, s.Environ)
 	set.BoolVar(&f.json, "json", false, "print JSON, a line for each lock or event")
 	set.BoolVar(&f.byWaiters, "by-waiters", false, "ls: those that most wait for first, in each page")
 	set.Int64Var(&f.from, "from", 0, "watch: the first revision that is told of")
 	set.StringVar(&f.reason, "reason", "", "force-release: what watchers are told")
-	for rest := args; ; {
-		err := set.Parse(rest)
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			return 0, err
-		case err != nil:
-			return 0, errUsage
-		}
-		if set.NArg() == 0 {
-			break
-		}
-		f.args, rest = append(f.args, set.Arg(0)), set.Args()[1:]
+	var err error
+	if f.args, err = parse(set, locksUsage, args, s); err != nil {
+		return 0, err
 	}
 	if len(f.args) == 0 {
 		return 0, fmt.Errorf("no command; %w", errUsage)

@@ -28,9 +28,7 @@ func newPrinter(out io.Writer, asJSON bool) *printer {
 
 // flush prints what waits, and returns the first error.
 func (p *printer) flush() error {
-	if err := p.table.Flush(); p.err == nil {
-		p.err = err
-	}
+	p.note(p.table.Flush())
 	return p.err
 }
 
@@ -48,10 +46,12 @@ func (p *printer) row(fields ...any) {
 			text[i] = "-"
 		}
 	}
-	p.note(fmt.Fprintln(p.table, strings.Join(text, "\t")))
+	_, err := fmt.Fprintln(p.table, strings.Join(text, "\t"))
+	p.note(err)
 }
 
-func (p *printer) note(_ int, err error) {
+// note keeps the first error.
+func (p *printer) note(err error) {
 	if p.err == nil {
 		p.err = err
 	}
@@ -153,11 +153,7 @@ func milliseconds(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).Round(time.Second / 10).String()
 }
 
-func (p *printer) encode(v any) {
-	if err := p.json.Encode(v); p.err == nil {
-		p.err = err
-	}
-}
+func (p *printer) encode(v any) { p.note(p.json.Encode(v)) }
 
 // event prints what has happened at a revision.
 func (p *printer) event(rev int64, e *latchkeyv1.LockEvent) {
