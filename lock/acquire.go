@@ -189,18 +189,20 @@ func (s *Service) conclude(ctx context.Context, t *ticket, h *hold) (*Grant, err
 	if h.first && h.made {
 		return s.grant(t, h, h.began, h.ttl), nil
 	}
-	if !h.first && (t.r.Wait == 0 || t.entry.Sharable()) {
-		switch q, at, err := s.standing(ctx, t, h); {
-		case err != nil:
-			return nil, err
-		case at.Holds:
-			h.first, h.rev = true, q.Revision
-		case t.r.Wait == 0:
-			return nil, &NotGrantedError{Queue: *q, Position: at.Position}
-		}
-	}
-	if h.first {
+	switch {
+	case h.first:
 		return s.renewed(ctx, t, h, nil)
+	case t.r.Wait == 0:
+		return s.atLast(ctx, t, h)
+	case t.entry.Sharable():
+		q, at, err := s.standing(ctx, t, h)
+		if err != nil {
+			return nil, err
+		}
+		if at.Holds {
+			h.rev = q.Revision
+			return s.renewed(ctx, t, h, nil)
+		}
 	}
 	return s.awaitGrant(ctx, t, h)
 }

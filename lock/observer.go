@@ -82,6 +82,11 @@ func (o *observer) interregnum(ctx context.Context, prefix string, rev int64) er
 func (o *observer) watch(ctx context.Context, opts mvcc.WatchOptions, see func(*mvcc.WatchBatch) (enough bool, err error)) error {
 	o.watchers.Add(only, opts)
 	defer o.watchers.Remove(only)
+	return o.follow(ctx, see)
+}
+
+// follow is watch of a watcher that is there.
+func (o *observer) follow(ctx context.Context, see func(*mvcc.WatchBatch) (enough bool, err error)) error {
 	for {
 		b, ok, err := o.watchers.Poll()
 		switch {

@@ -206,23 +206,15 @@ func (tr *tracker) trackFrom(ctx context.Context, w Watchers) error {
 		return err
 	}
 	tr.load(resp)
-	for {
-		batch, ok, err := w.Poll()
-		switch {
-		case err != nil:
-			return err
-		case ok && batch.CompactRev != 0:
-			return errOvertaken
-		case ok:
-			tr.apply(batch.Events)
-			continue
-		}
-		select {
-		case <-w.Ready():
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	o := observer{watchers: w}
+	err = o.follow(ctx, func(b *mvcc.WatchBatch) (bool, error) {
+		tr.apply(b.Events)
+		return false, nil
+	})
+	if err == nil {
+		return errOvertaken
 	}
+	return err
 }
 
 // load takes what the queue is at a revision.
