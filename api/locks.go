@@ -114,14 +114,9 @@ func asked(r *latchkeyv1.AcquireRequest) (*lock.Request, error) {
 		TTL: millis(r.GetLeaseTimeMs()), Wait: millis(r.GetBlockTimeMs()), Delay: millis(r.GetLockDelayMs()),
 		Permits: int(r.GetPermits()), Of: int(r.GetOf()), Metadata: r.GetMetadata(),
 	}
-	switch r.GetMode() {
-	case latchkeyv1.Mode_MODE_UNSPECIFIED:
-	case latchkeyv1.Mode_EXCLUSIVE:
-		asked.Mode = lock.Exclusive
-	case latchkeyv1.Mode_SHARED:
-		asked.Mode = lock.Shared
-	default:
-		return nil, &lock.FieldError{Field: "mode", Reason: "is neither exclusive nor shared"}
+	var ok bool
+	if asked.Mode, ok = modeNames[r.GetMode()]; !ok {
+		return nil, errMode
 	}
 	return asked, nil
 }

@@ -74,7 +74,7 @@ func watchFrom(r *http.Request) (int64, error) {
 // sendEvents sends the events of a revision.
 func sendEvents(w http.ResponseWriter, name string, resp *latchkeyv1.WatchResponse) error {
 	for _, ev := range resp.GetEvents() {
-		kind := eventNames[ev.GetKind()]
+		kind := string(eventNames[ev.GetKind()])
 		err := writeEvent(w, kind, eventJSON{
 			Event: kind, LockKey: name, Revision: resp.GetRevision(), placeJSON: placeJSONOf(ev.GetPlace()), Reason: ev.GetReason(),
 		})

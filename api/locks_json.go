@@ -164,33 +164,14 @@ type errorJSON struct {
 	Field string `json:"field,omitempty"`
 }
 
-// modeNames are the modes as JSON has them.
-var modeNames = map[latchkeyv1.Mode]lock.Mode{
-	latchkeyv1.Mode_MODE_UNSPECIFIED: "", latchkeyv1.Mode_EXCLUSIVE: lock.Exclusive, latchkeyv1.Mode_SHARED: lock.Shared,
-}
-
-// eventNames are the kinds of events as JSON has them.
-var eventNames = func() map[latchkeyv1.LockEvent_Kind]string {
-	names := make(map[latchkeyv1.LockEvent_Kind]string)
-	for name, kind := range eventKinds {
-		names[kind] = string(name)
-	}
-	return names
-}()
-
 func (r *acquireJSON) message() (*latchkeyv1.AcquireRequest, error) {
 	m := &latchkeyv1.AcquireRequest{
 		LockKey: r.LockKey, Keys: r.Keys, ClientId: r.ClientID, RequestId: r.RequestID, LeaseTimeMs: r.LeaseTimeMS,
 		BlockTimeMs: r.BlockTimeMS, Permits: r.Permits, Of: r.Of, LockDelayMs: r.LockDelayMS, Metadata: r.Metadata,
 	}
-	switch lock.Mode(r.Mode) {
-	case "":
-	case lock.Exclusive:
-		m.Mode = latchkeyv1.Mode_EXCLUSIVE
-	case lock.Shared:
-		m.Mode = latchkeyv1.Mode_SHARED
-	default:
-		return nil, &lock.FieldError{Field: "mode", Reason: "is neither exclusive nor shared"}
+	var ok bool
+	if m.Mode, ok = modes[lock.Mode(r.Mode)]; !ok {
+		return nil, errMode
 	}
 	if r.SessionID != "" {
 		var err error

@@ -7,8 +7,10 @@ import (
 	"github.com/latchkey-db/latchkey/lock"
 )
 
-// modes are the modes of package lock as messages have them; none is that of a semaphore.
+// modes are the modes of package lock as messages have them; none is that of a semaphore, or
+// of who does not say.
 var modes = map[lock.Mode]latchkeyv1.Mode{
+	"":             latchkeyv1.Mode_MODE_UNSPECIFIED,
 	lock.Exclusive: latchkeyv1.Mode_EXCLUSIVE,
 	lock.Shared:    latchkeyv1.Mode_SHARED,
 }
@@ -22,6 +24,23 @@ var eventKinds = map[lock.EventKind]latchkeyv1.LockEvent_Kind{
 	lock.Ended:    latchkeyv1.LockEvent_ENDED,
 	lock.Left:     latchkeyv1.LockEvent_LEFT,
 }
+
+// modeNames and eventNames are the same the other way round.
+var (
+	modeNames  = inverse(modes)
+	eventNames = inverse(eventKinds)
+)
+
+func inverse[Name, Number comparable](numbers map[Name]Number) map[Number]Name {
+	names := make(map[Number]Name, len(numbers))
+	for name, number := range numbers {
+		names[number] = name
+	}
+	return names
+}
+
+// errMode says that a mode is not known.
+var errMode = &lock.FieldError{Field: "mode", Reason: "is neither exclusive nor shared"}
 
 func grantMessage(g *lock.Grant) *latchkeyv1.Grant {
 	return &latchkeyv1.Grant{

@@ -130,7 +130,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 	var events []string
 	for _, name := range eventNames {
-		events = append(events, name)
+		events = append(events, string(name))
 	}
 	if got := d.Components.Schemas["Event"].Properties["event"].Enum; !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(events))) {
 		t.Errorf("events %q, there are %q", got, events)
