@@ -138,7 +138,7 @@ func (m *model) walk(begins []state, seed uint64) (w walk) {
 
 // Random runs of more of everything break no promise, and come to an end.
 func TestWalks(t *testing.T) {
-	runs := uint64(20_000)
+	runs := uint64(10_000)
 	if testing.Short() {
 		runs = 500
 	}

@@ -116,7 +116,8 @@ const (
 	numberLast                   // n is allotted when every Prepare has applied
 	commitNeedsHold              // Decide commits only where the home still holds
 	abortLeavesTomb              // what aborted, or was released, leaves a tombstone
-	endsLeaveTombs               // what committed leaves a tombstone, at every participant
+	finishLeavesTomb             // so does what finished at a participant
+	outcomeStays                 // and at the home, which goes on telling that it committed
 	tombsUntilMarks              // tombstones stay until a mark has passed them
 	marksOfOpen                  // a mark is the lowest id that its node still works on
 	epochAtDecide                // Decide compares the guard's epoch with the fence
@@ -141,7 +142,7 @@ const (
 
 func (r rule) String() string {
 	return [rules]string{
-		"oneID", "refuseBelowMarks", "holdsAtApply", "readsMeetHolds", "numberLast", "commitNeedsHold", "abortLeavesTomb", "endsLeaveTombs",
+		"oneID", "refuseBelowMarks", "holdsAtApply", "readsMeetHolds", "numberLast", "commitNeedsHold", "abortLeavesTomb", "finishLeavesTomb", "outcomeStays",
 		"tombsUntilMarks", "marksOfOpen", "epochAtDecide", "questionInLog", "absenceOnlyHeld", "releaseByAbort", "finishApplied", "agesInLine", "olderWounds", "writesWound",
 		"skippedNotEnded", "resolvedOfSpan", "viewsCarryHolds", "viewAfterPromise", "readBelowHolds", "neverBelowH", "youngerGivesBack",
 	}[r]

@@ -240,7 +240,12 @@ func (t *step) apply(i, p int) {
 	t.written(i).on(p).each(func(key int) { t.insert(key, n) })
 	sh.rev = max(sh.rev, n)
 	sh.holds[i] = 0
-	if t.has(endsLeaveTombs) {
+	_, w := t.of(i)
+	kept := finishLeavesTomb
+	if p == w.home() {
+		kept = outcomeStays
+	}
+	if t.has(kept) {
 		t.bury(i, p, tombCommitted)
 	}
 	t.publish(p)
@@ -258,14 +263,9 @@ func (t *step) finish(i, p int) {
 	me.finished |= 1 << p
 }
 
-// forget has the home forget an outcome that every participant has applied.
-func (t *step) forget(i int) {
-	_, w := t.of(i)
-	t.s.ids[i].n = 0
-	if t.has(endsLeaveTombs) {
-		t.bury(i, w.home(), tombCommitted)
-	}
-}
+// forget has the home forget the operations of a transaction that every participant has
+// applied. Its tombstone tells what came of it.
+func (t *step) forget(i int) { t.s.ids[i].n = 0 }
 
 // question has the home apply a participant's question, which aborts what has not
 // committed. What stands is finished by the home's leader, with no answer.
