@@ -27,12 +27,17 @@ var small = []space{
 	{"one, all fails", scenario{wide: []wide{t1}, tries: 2, faults: faults{crashes: 1, changes: 1, lost: 1, doubled: 1, timeouts: 1, suspects: 1, jumps: 1}}},
 	{"one, messages are doubled", scenario{wide: []wide{t1}, tries: 2, faults: faults{changes: 1, doubled: 3, suspects: 1}}},
 	{"three, nothing fails", scenario{wide: []wide{t1, t2, t3}, tries: 1, ages: true}},
+	{"three, a node fails", scenario{wide: []wide{t1, t2, t3}, tries: 1, faults: faults{crashes: 1}}},
+	{"three, a leader fails", scenario{wide: []wide{t1, t2, t3}, tries: 1, faults: faults{changes: 1}}},
+	{"three, a message is doubled", scenario{wide: []wide{t1, t2, t3}, tries: 1, faults: faults{doubled: 1}}},
+	{"three, a home is impatient", scenario{wide: []wide{t1, t2, t3}, tries: 1, faults: faults{suspects: 1}}},
 	{"two, a write and a read", scenario{wide: []wide{t1, t2}, narrow: []narrow{{writes: keyB}}, reads: []keySet{keyA | keyC}, tries: 1}},
 	{"one, two writes and a read", scenario{wide: []wide{t1}, narrow: []narrow{{writes: keyB | keyY}, {reads: keyB, writes: keyY}}, reads: []keySet{keyB | keyY}, tries: 1, ages: true}},
 	{"one and a write, with faults", scenario{wide: []wide{t1}, narrow: []narrow{{writes: keyB}}, tries: 2, faults: faults{crashes: 1, changes: 1, suspects: 1}}},
 	{"one, a right is taken away", scenario{wide: []wide{t1}, tries: 2, fence: true, faults: faults{crashes: 1, changes: 1, suspects: 1}}},
 	{"one that writes on one shard alone, and a write", scenario{wide: []wide{t3}, narrow: []narrow{{writes: keyA}}, reads: []keySet{keyZ}, tries: 2, faults: faults{crashes: 1, changes: 1, suspects: 1}}},
 	{"one, a lease ends", scenario{wide: []wide{t1}, narrow: []narrow{{writes: keyA}}, tries: 2, lease: true, ages: true, faults: faults{crashes: 1, changes: 1, suspects: 1}}},
+	{"crossed, writes between, a leader fails", scenario{wide: crossed, narrow: between, tries: 1, faults: faults{changes: 1}}},
 }
 
 // large spaces take minutes and gigabytes.
@@ -42,11 +47,10 @@ var large = []space{
 	{"two, messages are lost and doubled", scenario{wide: []wide{t1, t2}, tries: 2, faults: faults{changes: 1, lost: 1, doubled: 1}}},
 	{"two, all are impatient", scenario{wide: []wide{t1, t2}, tries: 2, faults: faults{timeouts: 1, suspects: 1, jumps: 1}}},
 	{"two, a write and a read, with faults", scenario{wide: []wide{t1, t2}, narrow: []narrow{{writes: keyB}}, reads: []keySet{keyA | keyC}, tries: 1, faults: faults{crashes: 1, changes: 1}}},
-	{"three, a node fails", scenario{wide: []wide{t1, t2, t3}, tries: 1, faults: faults{crashes: 1}}},
-	{"three, a leader fails", scenario{wide: []wide{t1, t2, t3}, tries: 1, faults: faults{changes: 1}}},
-	{"three, a message is doubled", scenario{wide: []wide{t1, t2, t3}, tries: 1, faults: faults{doubled: 1}}},
-	{"three, a home is impatient", scenario{wide: []wide{t1, t2, t3}, tries: 1, faults: faults{suspects: 1}}},
-	{"crossed, writes between, a leader fails", scenario{wide: crossed, narrow: between, tries: 1, faults: faults{changes: 1}}},
+	{"three, nodes, leaders and homes fail", scenario{wide: []wide{t1, t2, t3}, tries: 1, faults: faults{crashes: 1, changes: 1, suspects: 1}}},
+	{"three, messages are lost and doubled", scenario{wide: []wide{t1, t2, t3}, tries: 1, faults: faults{lost: 1, doubled: 1}}},
+	{"three that begin again", scenario{wide: []wide{t1, t2, t3}, tries: 2, ages: true}},
+	{"three that begin again, a node fails", scenario{wide: []wide{t1, t2, t3}, tries: 2, faults: faults{crashes: 1}}},
 	{"crossed, writes between, with retries", scenario{wide: crossed, narrow: between, tries: 2, ages: true}},
 }
 
