@@ -61,6 +61,7 @@ func run(t *testing.T, m placement.Map, test func(*env)) {
 		defer end()
 		e := &env{router: r, t: t}
 		e.Service = New(e, e, time.Now)
+		defer pause() // who still waited leaves
 		defer e.Close()
 		test(e)
 	})
