@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/lock"
 )
 
 // The values in force where Config leaves them at zero, etcd's.
@@ -32,7 +33,7 @@ const (
 	messageOverhead = 512 << 10
 )
 
-// Config is what a Server is made of. Every layer below is required; of the rest
+// Config is what a Server is made of. Every layer below is required but Peers; of the rest
 // zero means etcd's default.
 type Config struct {
 	// The layers below.
@@ -42,6 +43,8 @@ type Config struct {
 	Cluster     Cluster
 	Maintenance Maintenance
 	Users       Users
+	// Peers are the other nodes, whose calls may wait for locks; nil where there are none.
+	Peers lock.Peers
 
 	// Tokens issues and knows the tokens of users. Required.
 	Tokens auth.Tokens

@@ -5,6 +5,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/lock"
 )
 
@@ -68,6 +69,11 @@ func (s lockStore) Divided(key, end []byte) bool { return s.kv.store.Divided(key
 // Peek reads keys as this node knows them.
 func (s lockStore) Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*pb.RangeResponse, error) {
 	return s.kv.store.Peek(ctx, r, least)
+}
+
+// Prove reads keys of one shard, behind a proof of that shard, for the server itself.
+func (s lockStore) Prove(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return s.kv.store.RangeInShard(auth.With(ctx, auth.Server), r)
 }
 
 // Watchers returns watchers of this node.

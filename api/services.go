@@ -65,7 +65,7 @@ func (s *Server) services() *services {
 		health: s.health,
 	}
 	below := lockStore{kv: kv, lease: leases, watches: c.Watches}
-	s.locks = lock.New(below, below, time.Now)
+	s.locks = lock.New(lock.Config{Store: below, Node: below, Peers: c.Peers, Patience: c.ElectionTimeout, Now: time.Now})
 	t := turns{locks: s.locks, streams: s.streams, headers: h}
 	all.lock, all.election = &lockService{turns: t}, &electionService{turns: t}
 	all.locks = &locksService{locks: s.locks, streams: s.streams}

@@ -44,13 +44,15 @@ var (
 )
 
 // Acquire returns when the client has the lock. A NotGrantedError says that it was not its
-// turn in time; ErrLost that its lease has ended meanwhile. Whatever the error, the client
-// has not left anything behind in the queue, unless there is no majority to say so.
+// turn in time; ErrLost that its lease has ended meanwhile; a DeadlockError that its turn would
+// never come. Whatever the error, the client has not left anything behind in the queue, unless there
+// is no majority to say so.
 func (s *Service) Acquire(ctx context.Context, r *Request) (*Grant, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	return s.acquire(ctx, s.newTicket(r))
+	g, err := s.acquire(ctx, s.newTicket(r))
+	return g, s.toCaller(ctx, err)
 }
 
 // acquire is Acquire by a ticket.
@@ -210,7 +212,7 @@ func (s *Service) conclude(ctx context.Context, t *ticket, h *hold) (*Grant, err
 // awaitGrant waits as long as the request says, and keeps a lease that is the service's
 // alive meanwhile.
 func (s *Service) awaitGrant(ctx context.Context, t *ticket, h *hold) (*Grant, error) {
-	w := &waiter{key: h.Key, created: h.Token, turn: make(chan turn, 1)}
+	w := &waiter{key: h.Key, created: h.Token, client: t.r.Client, attempt: t.attempt, turn: make(chan turn, 1)}
 	if t.r.Moved != nil {
 		w.moved = make(chan Position, 1)
 	}

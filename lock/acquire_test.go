@@ -31,12 +31,15 @@ func ask(client string) *Request {
 }
 
 // acquire calls Acquire, and returns when it is answered or waits.
-func (e *env) acquire(r *Request) *acquiring {
+func (e *env) acquire(r *Request) *acquiring { return e.acquireAt(e.Service, r) }
+
+// acquireAt is acquire of another service.
+func (e *env) acquireAt(s *Service, r *Request) *acquiring {
 	ctx, cancel := context.WithCancel(e.ctx())
 	a := &acquiring{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
-		a.grant, a.err = e.Acquire(ctx, r)
+		a.grant, a.err = s.Acquire(ctx, r)
 	}()
 	synctest.Wait()
 	return a
@@ -585,7 +588,7 @@ func (h *holders) leave(client string) {
 
 func randomModes(e *env, seed uint64) {
 	t := e.t
-	other := New(e, e, time.Now)
+	other := New(e.config())
 	defer other.Close()
 	h := &holders{all: make(map[string]*Request)}
 	var all sync.WaitGroup
@@ -638,7 +641,7 @@ func randomModes(e *env, seed uint64) {
 func TestRandomRepeats(t *testing.T) {
 	for seed := range uint64(6) {
 		run(t, whole, func(e *env) {
-			other := New(e, e, time.Now)
+			other := New(e.config())
 			defer other.Close()
 			var mu sync.Mutex
 			has := make(map[string]int)

@@ -41,6 +41,8 @@ type env struct {
 
 	// proofs, txns, reads and peeks count the calls of the service.
 	proofs, txns, reads, peeks atomic.Int64
+	// hidden, if set, says which ranges nobody may read.
+	hidden func(*pb.RangeRequest) bool
 	// stuck has transactions wait for a majority that does not come.
 	stuck atomic.Bool
 	// proving, if set, runs before a proof, and peeked after the queue was read.
@@ -60,11 +62,16 @@ func run(t *testing.T, m placement.Map, test func(*env)) {
 		r, end := startRouter(t, m)
 		defer end()
 		e := &env{router: r, t: t}
-		e.Service = New(e, e, time.Now)
+		e.Service = New(e.config())
 		defer pause() // who still waited leaves
 		defer e.Close()
 		test(e)
 	})
+}
+
+// config is that of a service of a node which is alone.
+func (e *env) config() Config {
+	return Config{Store: e, Node: e, Patience: time.Second, Now: time.Now}
 }
 
 // runBoth runs a test on one shard and on several.
@@ -158,6 +165,9 @@ func (e *env) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error
 
 func (e *env) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	e.reads.Add(1)
+	if e.hidden != nil && e.hidden(r) {
+		return nil, auth.ErrPermissionDenied
+	}
 	return e.router.Range(ctx, r)
 }
 
@@ -209,6 +219,11 @@ func (e *env) Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*pb.Ra
 }
 
 func (e *env) Watchers() Watchers { return e.router.NewWatchGroup() }
+
+func (e *env) Prove(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	e.proofs.Add(1)
+	return e.router.RangeInShard(auth.With(ctx, auth.Server), r)
+}
 
 func (e *env) grant(ids ...int64) {
 	e.t.Helper()

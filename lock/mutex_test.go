@@ -245,7 +245,7 @@ func TestRandomTurns(t *testing.T) {
 func randomTurns(e *env, seed uint64) {
 	t := e.t
 	// Another service with the same keys stands for another node.
-	other := New(e, e, time.Now)
+	other := New(e.config())
 	defer other.Close()
 	var mu sync.Mutex
 	var holder string

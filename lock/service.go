@@ -44,12 +44,14 @@ type Store interface {
 	Divided(key, end []byte) bool
 }
 
-// Node is what this node has applied of the keyspace. No rights are asked for it.
+// Node is the keyspace as this node itself reads it. No rights are asked for it.
 type Node interface {
 	// Peek answers a range request from what the node knows at revision least or later.
 	Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*pb.RangeResponse, error)
-	// Watchers returns watchers of what the node applies.
+	// Watchers returns watchers of what this node applies.
 	Watchers() Watchers
+	// Prove answers a range request for keys of one shard, behind a proof of that shard alone.
+	Prove(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error)
 }
 
 // Watchers are some watchers of the keyspace. One goroutine calls the methods.
@@ -69,6 +71,9 @@ type Watchers interface {
 type Service struct {
 	store Store
 	node  Node
+	peers Peers
+	// patience is how long a search for deadlocks waits for another node.
+	patience time.Duration
 	// now tells the time, which is passed on and decides nothing.
 	now func() time.Time
 
@@ -78,12 +83,20 @@ type Service struct {
 	// ctx ends with the service, by stop.
 	ctx  context.Context //nolint:containedctx // the lifetime of what follows queues, which belongs to no call
 	stop context.CancelCauseFunc
-	// tracking counts the goroutines that follow queues.
+	// tracking counts the goroutines that follow queues, look out for deadlocks and ask other
+	// nodes.
 	tracking sync.WaitGroup
 
 	mu sync.Mutex
-	// tracked are the queues that somebody waits in, by prefix; protected by mu.
+	// tracked are the queues that somebody waits in, by prefix; protected by mu, with what
+	// follows.
 	tracked map[string]*tracker
+	// clients are the waiters of clients with a name. While there are any, looking says that
+	// somebody looks out for deadlocks among them.
+	clients map[string][]*waiter
+	looking bool
+	// silent are the nodes that have a question to answer.
+	silent map[uint64]bool
 }
 
 // maxLeaving is how many callers give up their places at a time. Where thousands are lost at
@@ -95,16 +108,29 @@ const maxLeaving = 256
 // a server that stops waits for those who try.
 const maxDeparture = 10 * time.Second
 
-// New returns a service over a node's keyspace. now tells the time of day.
-func New(store Store, node Node, now func() time.Time) *Service {
+// Config is what a Service is made of.
+type Config struct {
+	// Store and Node are the keyspace.
+	Store Store
+	Node  Node
+	// Peers are the other nodes; nil where there are none.
+	Peers Peers
+	// Patience is how long a search for deadlocks waits for a node that does not answer.
+	Patience time.Duration
+	// Now tells the time of day.
+	Now func() time.Time
+}
+
+// New returns a service over a node's keyspace.
+func New(c Config) *Service {
 	ctx, stop := context.WithCancelCause(context.Background())
 	return &Service{
-		store: store, node: node, now: now, leaving: make(chan struct{}, maxLeaving),
-		ctx: ctx, stop: stop, tracked: make(map[string]*tracker),
+		store: c.Store, node: c.Node, peers: c.Peers, patience: c.Patience, now: c.Now, leaving: make(chan struct{}, maxLeaving),
+		ctx: ctx, stop: stop, tracked: make(map[string]*tracker), clients: make(map[string][]*waiter), silent: make(map[uint64]bool),
 	}
 }
 
-// Close ends what follows queues, and who still waits hears ErrClosed. It returns when
+// Close ends what follows queues and looks out for deadlocks, and who still waits hears ErrClosed. It returns when
 // nothing of the service runs but calls, which the caller ends.
 func (s *Service) Close() {
 	s.mu.Lock()

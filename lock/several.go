@@ -37,7 +37,7 @@ func (s *Service) AcquireAll(ctx context.Context, names []string, r *Request) ([
 	}
 	if err != nil {
 		a.giveUp(ctx)
-		return nil, err
+		return nil, s.toCaller(ctx, err)
 	}
 	return a.grants, nil
 }

@@ -21,8 +21,10 @@ type tracker struct {
 	prefix string
 	// stop ends it. The service's mu is held.
 	stop context.CancelFunc
-	// waiting is the number of waiters; the service's mu protects it.
-	waiting int
+	// waiting is the number of waiters, named that of those whose clients have a name; seen says that
+	// there were such at the last look for deadlocks. The service's mu protects them.
+	waiting, named int
+	seen           bool
 
 	mu sync.Mutex
 	// waiters are by key; protected by mu, with what follows. Two calls of one lease wait
@@ -39,6 +41,11 @@ type tracker struct {
 type waiter struct {
 	key     string
 	created int64
+	// client is who waits, as it calls itself, and attempt names the call; both are empty for who
+	// has no part in deadlocks.
+	client, attempt string
+	// tr follows the queue, from join on.
+	tr *tracker
 	// alone says that the waiter's turn comes when there is nothing before it, whatever
 	// the entries say of themselves.
 	alone bool
@@ -97,6 +104,8 @@ func (s *Service) join(prefix string, w *waiter) (leave func(), err error) {
 		s.tracking.Go(func() { tr.run(ctx) })
 	}
 	tr.waiting++
+	w.tr = tr
+	s.note(w)
 	tr.add(w)
 	return func() { s.leave(tr, w) }, nil
 }
@@ -105,6 +114,7 @@ func (s *Service) leave(tr *tracker, w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	tr.remove(w)
+	s.forget(w)
 	if tr.waiting--; tr.waiting == 0 {
 		s.drop(tr)
 	}

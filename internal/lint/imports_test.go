@@ -48,7 +48,7 @@ var allowed = map[string][]string{
 
 	"api":             {"api/latchkey/v1", "auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
 	"api/latchkey/v1": {},
-	"lock":            {"lock/queue", "router", "mvcc", "internal/invariant", "internal/keys"},
+	"lock":            {"lock/deadlock", "lock/queue", "router", "mvcc", "internal/invariant", "internal/keys"},
 	"lock/deadlock":   {},
 	"lock/queue":      {},
 	"router":          {"auth", "placement", "system", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft", "internal/share"},

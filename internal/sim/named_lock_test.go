@@ -12,6 +12,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/lock"
 	"github.com/latchkey-db/latchkey/router"
@@ -30,9 +31,13 @@ func (r routed) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveRes
 	return resp, err
 }
 
+func (r routed) Prove(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return r.RangeInShard(auth.With(ctx, auth.Server), req)
+}
+
 // locks returns a service of locks over a node.
 func (p *process) locks() *lock.Service {
-	return lock.New(routed{p.router}, routed{p.router}, time.Now)
+	return lock.New(lock.Config{Store: routed{p.router}, Node: routed{p.router}, Patience: time.Second, Now: time.Now})
 }
 
 // A node that was cut off hears of everything late, and in order: first that the client

@@ -28,9 +28,11 @@ type Key struct {
 	Name    string
 	Created int64
 	Holds   bool
+	// Client is who asked, as Entry.Client, and Permits are those of a semaphore that it asked for.
+	Client  string
+	Permits int
 
-	kind    kind
-	permits int
+	kind kind
 
 	prev, next *Key
 }
@@ -63,7 +65,7 @@ func (q *Queue) Put(kv *mvccpb.KeyValue) {
 	}
 	says := EntryOf(kv)
 	e := &Key{
-		Name: string(kv.Key), Created: kv.CreateRevision, kind: says.kind(), permits: says.Permits, prev: q.last,
+		Name: string(kv.Key), Created: kv.CreateRevision, Client: says.Client, Permits: says.Permits, kind: says.kind(), prev: q.last,
 	}
 	// Two keys of one transaction are as old as each other, and the first of them in order of
 	// keys is the first in the queue. Anything else is newer than all that is there.
@@ -92,7 +94,7 @@ func (q *Queue) Advance(fn func(*Key)) {
 	for q.next != nil && q.fits(q.next) {
 		e := q.next
 		e.Holds, q.next = true, e.next
-		q.permits += e.permits
+		q.permits += e.Permits
 		fn(e)
 	}
 }
@@ -102,8 +104,15 @@ func (q *Queue) fits(e *Key) bool {
 	if e == q.first {
 		return true
 	}
-	return e.kind == q.first.kind && e.kind.together() && (e.kind.of == 0 || q.permits+e.permits <= e.kind.of)
+	return e.Beside(q.first) && (e.kind.of == 0 || q.permits+e.Permits <= e.kind.of)
 }
+
+// Beside reports whether two keys may hold beside each other, if there are permits.
+func (k *Key) Beside(o *Key) bool { return k.kind == o.kind && k.kind.together() }
+
+// Room returns how many permits of its semaphore others may have beside the key; 0 if it asked for
+// none.
+func (k *Key) Room() int { return k.kind.of - k.Permits }
 
 // before reports whether k comes before o.
 func (k *Key) before(o *Key) bool {
@@ -119,7 +128,7 @@ func (q *Queue) Delete(key string, rev int64) {
 
 func (q *Queue) unlink(e *Key) {
 	if e.Holds {
-		q.permits -= e.permits
+		q.permits -= e.Permits
 	}
 	if e == q.next {
 		q.next = e.next
