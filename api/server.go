@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/latchkey-db/latchkey/lock"
+	"github.com/latchkey-db/latchkey/lock/deadlock"
 )
 
 // headerTimeout bounds how long a connection may take to show what it speaks, and
@@ -213,6 +214,9 @@ func (s *Server) served(protocol string, err error) {
 	s.log.LogAttrs(context.Background(), slog.LevelDebug, "serving ended",
 		slog.String("protocol", protocol), slog.Any("error", err))
 }
+
+// Waits tells another node what clients wait for in calls here: lock.Service.Waits.
+func (s *Server) Waits(clients []string) []deadlock.Wait { return s.locks.Waits(clients) }
 
 // Stop ends the server: running streams end as etcd ends them, running calls may
 // finish while ctx lasts, and what is left then is cut off. It returns when no

@@ -42,11 +42,11 @@ var allowed = map[string][]string{
 	"e2e/upgrade":        {},
 
 	"internal/node": {
-		"api", "auth", "lock", "router", "placement", "system", "shard", "mvcc", "lease", "internal/config",
+		"api", "auth", "lock", "lock/deadlock", "router", "placement", "system", "shard", "mvcc", "lease", "internal/config",
 		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/leadership", "internal/peer", "internal/raft", "internal/remote",
 	},
 
-	"api":             {"api/latchkey/v1", "auth", "lock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
+	"api":             {"api/latchkey/v1", "auth", "lock", "lock/deadlock", "router", "shard", "mvcc", "lease", "internal/invariant", "internal/keys", "internal/raft"},
 	"api/latchkey/v1": {},
 	"lock":            {"lock/deadlock", "lock/queue", "router", "mvcc", "internal/invariant", "internal/keys"},
 	"lock/deadlock":   {},
@@ -80,7 +80,7 @@ var allowed = map[string][]string{
 	"internal/peer":        {"internal/invariant", "internal/keys"},
 	"internal/raft":        {"internal/invariant", "internal/keys", "internal/raftlog", "internal/share"},
 	"internal/raftlog":     {"internal/invariant"},
-	"internal/remote":      {"auth", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "lease", "mvcc", "placement", "router", "shard", "system"},
+	"internal/remote":      {"auth", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "lease", "lock/deadlock", "mvcc", "placement", "router", "shard", "system"},
 	"internal/share":       {},
 	"internal/sim":         {},
 }

@@ -372,7 +372,7 @@ func (n *Node) openServer(o *Options) error {
 	var err error
 	n.server, err = api.NewServer(api.Config{
 		Store: view, Leases: n.router, Watches: view, Cluster: n.cluster, Maintenance: view,
-		Users: n.router, Tokens: n.tokens, BcryptCost: c.BcryptCost, CertificateUsers: c.ClientTLS.ClientCertAuth,
+		Users: n.router, Peers: n.others.waiting(), Tokens: n.tokens, BcryptCost: c.BcryptCost, CertificateUsers: c.ClientTLS.ClientCertAuth,
 		DisableGateway: !c.EnableGateway, AllowedOrigins: c.CORS, AllowedHosts: c.HostWhitelist,
 		Log: o.Log, Metrics: n.metrics.registry, SnapshotDir: n.spool(),
 		MaxTxnOps: c.MaxTxnOps, MaxRequestBytes: c.MaxRequestBytes, MaxConcurrentStreams: c.MaxConcurrentStreams,
@@ -380,6 +380,9 @@ func (n *Node) openServer(o *Options) error {
 		ProgressInterval: c.ProgressInterval, PingMinTime: c.PingMinTime, PingInterval: c.PingInterval,
 		PingTimeout: c.PingTimeout, EnablePprof: c.EnablePprof, ExtensiveMetrics: c.Metrics == config.ExtensiveMetrics,
 	})
+	if err == nil {
+		n.answerAll()
+	}
 	return err
 }
 

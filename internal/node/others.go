@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 
 	"github.com/latchkey-db/latchkey/api"
 	"github.com/latchkey-db/latchkey/internal/config"
@@ -9,6 +10,8 @@ import (
 	"github.com/latchkey-db/latchkey/internal/peer"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/internal/remote"
+	"github.com/latchkey-db/latchkey/lock"
+	"github.com/latchkey-db/latchkey/lock/deadlock"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/system"
@@ -31,6 +34,8 @@ type links interface {
 	answer(s remote.Server)
 	// reached reports whether there is a connection to another node.
 	reached(node uint64) bool
+	// waiting returns the other nodes as those whose calls wait for locks, nil where there are none.
+	waiting() lock.Peers
 	// disconnect ends all that.
 	disconnect()
 }
@@ -65,6 +70,7 @@ func (alone) connectHost(h *raft.HostConfig, _ *config.Config) {
 func (alone) connectSystem(*system.Config)           {}
 func (alone) answer(remote.Server)                   {}
 func (alone) reached(uint64) bool                    { return false }
+func (alone) waiting() lock.Peers                    { return nil }
 func (alone) disconnect()                            {}
 func (alone) leaders() router.Leaders                { return nil }
 func (alone) verify(context.Context, *Options) error { return nil }
@@ -101,6 +107,22 @@ func (p *peers) answer(s remote.Server) {
 }
 
 func (p *peers) reached(node uint64) bool { return p.mesh.Reached(node) }
+
+func (p *peers) waiting() lock.Peers { return waiting{p} }
+
+// waiting is the other nodes as those whose calls wait for locks.
+type waiting struct{ *peers }
+
+// Nodes names the other nodes.
+func (w waiting) Nodes() []uint64 {
+	self := w.node.membership.self
+	return slices.DeleteFunc(w.node.membership.nodes(), func(node uint64) bool { return node == self })
+}
+
+// Waits asks a node what clients wait for there.
+func (w waiting) Waits(ctx context.Context, node uint64, clients []string) ([]deadlock.Wait, error) {
+	return remote.Waits(ctx, w.mesh, node, clients)
+}
 
 func (p *peers) disconnect() { p.mesh.Close() }
 

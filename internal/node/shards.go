@@ -55,9 +55,14 @@ func (n *Node) openShards(ctx context.Context, o *Options) error {
 	return n.awaitShards(ctx, state)
 }
 
-// answerAll answers the calls of other nodes for all shards.
+// answerAll answers the calls of other nodes for all shards, and for the calls of clients if they are
+// served.
 func (n *Node) answerAll() {
-	n.others.answer(remote.Server{System: n.cluster.Here(), SystemLog: n.cluster.Replica(), Shards: n.shards, Unfit: n.unfit})
+	s := remote.Server{System: n.cluster.Here(), SystemLog: n.cluster.Replica(), Shards: n.shards, Unfit: n.unfit}
+	if n.server != nil {
+		s.Waits = n.server.Waits
+	}
+	n.others.answer(s)
 }
 
 // openSystem starts the system shard's replica.

@@ -34,6 +34,8 @@ const (
 	methodMissed byte = 28
 	// methodPromises is about several shards that one node leads.
 	methodPromises byte = 40
+	// methodWaits is about the calls that wait on a node, and answered by every one.
+	methodWaits byte = 41
 )
 
 // Leaders finds the leaders of data shards on other nodes.

@@ -31,6 +31,7 @@ var proofs = map[byte]string{
 	methodApplied:       "the asked replica alone: who asks hands over a leadership, which Raft decides",
 	methodFingerprint:   "the asked replica alone, which it is about",
 	methodMissed:        "the asked node's belief: who asks stands for election, which Raft decides",
+	methodWaits:         "the asked node, which alone knows its calls: who asks proves the places that it tells of, and asks again",
 }
 
 // nobody leads the system shard.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/lock/deadlock"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
@@ -90,6 +91,18 @@ func TestCountsAreNotBelieved(t *testing.T) {
 				t.Error("a lease's life was read")
 			}
 		},
+		"waits": func() {
+			r := reader{rest: lie}
+			_ = cutWaits(&r)
+			if r.done() == nil {
+				t.Error("waits were read")
+			}
+		},
+		"clients": func() {
+			if _, err := (&Server{}).waits(t.Context(), methodWaits, &reader{rest: lie}); err == nil {
+				t.Error("clients were read")
+			}
+		},
 		"leases": func() {
 			r := reader{rest: lie}
 			_ = dataCalls[methodDrop](new(shard.Data), &r)
@@ -110,6 +123,7 @@ func TestCountsAreNotBelieved(t *testing.T) {
 
 // No request of another node takes this one down, whatever its bytes.
 func FuzzHandle(f *testing.F) {
+	f.Add([]byte{methodWaits, 1, 4, 200, 1, 1, 1, 1, 1, 1})
 	for method := range byte(32) {
 		f.Add([]byte{method, 2, 4, 200, 1, 1, 1, 1, 1, 1})
 		f.Add([]byte{method, 2, 255, 255, 255, 255, 255, 255, 255, 255, 127})
@@ -119,6 +133,8 @@ func FuzzHandle(f *testing.F) {
 		_ = r.spans()
 		r = reader{rest: request}
 		_ = cutLife(&r)
+		r = reader{rest: request}
+		_ = cutWaits(&r)
 		for _, call := range dataCalls {
 			r := reader{rest: request}
 			_ = call(new(shard.Data), &r)
@@ -165,5 +181,40 @@ func TestMessagesOfALaterVersion(t *testing.T) {
 		if missed := r.bool(); !missed || r.done() != nil {
 			t.Errorf("with %q: %t, %v", more, missed, r.done())
 		}
+	}
+}
+
+// A node is asked what clients wait for, and what it tells is read as it was told. One that does not
+// serve clients, or does not know the question, answers with an error.
+func TestWaits(t *testing.T) {
+	told := map[string][]deadlock.Wait{
+		"a": {
+			{Place: deadlock.Place{Key: "l/1", Created: 1 << 40}, Client: "a", Lock: "l", Room: 3, Calls: []string{"x", "y"}, Before: []deadlock.Before{
+				{Place: deadlock.Place{Key: "l/2", Created: 7}, Client: "b", Permits: 2}, {Place: deadlock.Place{Key: "l/\xff"}, Client: "c"},
+			}},
+			{Client: "a", Calls: []string{}, Before: []deadlock.Before{}},
+		},
+	}
+	served := &Server{Waits: func(clients []string) (all []deadlock.Wait) {
+		for _, client := range clients {
+			all = append(all, told[client]...)
+		}
+		return all
+	}}
+	got, err := Waits(t.Context(), &direct{server: served}, 2, []string{"", "b", "a"})
+	if d := cmp.Diff(told["a"], got); d != "" || err != nil {
+		t.Errorf("%v: read back differently: %s", err, d)
+	}
+	if got, err := Waits(t.Context(), &direct{server: served}, 2, []string{"b"}); len(got) > 0 || err != nil {
+		t.Errorf("of a client that does not wait: %v, %v", got, err)
+	}
+	if _, err := Waits(t.Context(), &direct{server: &Server{}}, 2, []string{"a"}); err == nil {
+		t.Error("told by a node that serves nobody")
+	}
+	// A later version may say more of waits and places.
+	more := appendBytes(nil, append(appendWait(nil, &told["a"][0]), "more"...))
+	r := reader{rest: append(binary.AppendUvarint(nil, 1), more...)}
+	if d := cmp.Diff(told["a"][:1], cutWaits(&r)); d != "" || r.done() != nil {
+		t.Errorf("%v: with more read differently: %s", r.done(), d)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/lock/deadlock"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/shard"
 	"github.com/latchkey-db/latchkey/system"
@@ -27,6 +28,8 @@ type Server struct {
 	Unfit func() bool
 	// Missed, if not nil, reports whether this node misses another.
 	Missed func(node uint64) bool
+	// Waits tells what clients wait for here; nil until clients are served.
+	Waits func(clients []string) []deadlock.Wait
 }
 
 // Handle answers one call.
@@ -43,6 +46,8 @@ func (s *Server) Handle(ctx context.Context, request []byte) (answer []byte) {
 		serve = s.missed
 	case request[0] == methodPromises:
 		serve = s.promises
+	case request[0] == methodWaits:
+		serve = s.waits
 	case request[0] < firstDataMethod:
 		serve = s.system
 	}

@@ -18,6 +18,7 @@ import (
 	raftvfs "github.com/lni/vfs"
 
 	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/lock/deadlock"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/shard"
@@ -56,6 +57,8 @@ type process struct {
 	// unnamed says that the process asks for numbers as earlier versions did, which did not
 	// say who asks.
 	unnamed atomic.Bool
+	// waits, if set, tells what clients wait for in calls of the process.
+	waits func(clients []string) []deadlock.Wait
 	// shown is the highest revision that clients of the process have seen.
 	shown atomic.Int64
 	wg    sync.WaitGroup
