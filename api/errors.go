@@ -8,7 +8,9 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 
+	latchkeyv1 "github.com/latchkey-db/latchkey/api/latchkey/v1"
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
@@ -170,23 +172,42 @@ func lockStatus(err error) error {
 // wrongField is the answer to a request with a field that can't be.
 func wrongField(wrong *lock.FieldError) error {
 	s := status.New(codes.InvalidArgument, "latchkey: "+wrong.Field+" "+wrong.Reason)
-	named, err := s.WithDetails(&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
+	return withDetails(s, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
 		{Field: wrong.Field, Description: wrong.Reason},
 	}})
-	if err != nil {
-		return s.Err() // what can't be named is told all the same
+}
+
+// deadlocked is the answer to a call that was ended by a deadlock. Names are in the details alone:
+// the text of a status has to be short.
+func deadlocked(d *latchkeyv1.Deadlock) error {
+	s := status.Newf(codes.Aborted, "latchkey: deadlock: %d clients wait for each other", len(d.GetCycle()))
+	return withDetails(s, d)
+}
+
+// withDetails returns a status with details, if they can be told.
+func withDetails(s *status.Status, details protoadapt.MessageV1) error {
+	if detailed, err := s.WithDetails(details); err == nil {
+		return detailed.Err()
 	}
-	return named.Err()
+	return s.Err()
 }
 
 // fieldOf returns the field that an answer names, empty for none.
 func fieldOf(err error) string {
-	for _, d := range status.Convert(err).Details() {
-		if bad, ok := d.(*errdetails.BadRequest); ok && len(bad.GetFieldViolations()) > 0 {
-			return bad.GetFieldViolations()[0].GetField()
-		}
+	if violations := detailOf[*errdetails.BadRequest](err).GetFieldViolations(); len(violations) > 0 {
+		return violations[0].GetField()
 	}
 	return ""
+}
+
+// detailOf returns the detail of a type in an answer, nil if there is none.
+func detailOf[Detail any](err error) (detail Detail) {
+	for _, d := range status.Convert(err).Details() {
+		if is, ok := d.(Detail); ok {
+			return is
+		}
+	}
+	return detail
 }
 
 // precondition is the answer to a caller that does not have, or no longer, what its request says.

@@ -41,8 +41,12 @@ func locking[Response any](ctx context.Context, s *locksService, call func(conte
 	}
 	defer done()
 	resp, err = call(ctx)
-	if err != nil && ctx.Err() != nil {
+	var d *lock.DeadlockError
+	switch {
+	case err != nil && ctx.Err() != nil:
 		err = endOf(ctx)
+	case errors.As(err, &d):
+		err = deadlocked(s.deadlock(d))
 	}
 	return resp, lockStatus(err)
 }

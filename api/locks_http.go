@@ -212,7 +212,9 @@ func answerError(w http.ResponseWriter, err error) {
 	answerJSON(w, code, errorOf(err))
 }
 
-func errorOf(err error) errorJSON { return errorJSON{Error: text(err), Field: fieldOf(err)} }
+func errorOf(err error) errorJSON {
+	return errorJSON{Error: text(err), Field: fieldOf(err), Deadlock: deadlockJSONOf(detailOf[*latchkeyv1.Deadlock](err))}
+}
 
 // unauthenticated are the errors that a log-in helps against. etcd has other codes for some.
 var unauthenticated = []error{rpctypes.ErrGRPCUserEmpty, rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCAuthOldRevision}
@@ -232,6 +234,8 @@ func httpCode(err error) int {
 		return http.StatusBadRequest
 	case codes.FailedPrecondition, codes.PermissionDenied:
 		return http.StatusForbidden
+	case codes.Aborted:
+		return http.StatusConflict
 	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded:
 		return http.StatusServiceUnavailable
 	case codes.ResourceExhausted:

@@ -158,10 +158,21 @@ type closedJSON struct {
 	Closed bool `json:"closed"`
 }
 
-// errorJSON answers what fails. Field is the field of the request that can't be.
+// errorJSON answers what fails. Field is the field of the request that can't be, Deadlock the clients
+// that wait for each other.
 type errorJSON struct {
-	Error string `json:"error"`
-	Field string `json:"field,omitempty"`
+	Error    string        `json:"error"`
+	Field    string        `json:"field,omitempty"`
+	Deadlock []waitingJSON `json:"deadlock,omitempty"`
+}
+
+// waitingJSON is a client in a deadlock. What the caller may not read is left out.
+type waitingJSON struct {
+	ClientID     string `json:"client_id,omitempty"`
+	LockKey      string `json:"lock_key,omitempty"`
+	FencingToken int64  `json:"fencing_token,omitempty"`
+	SinceEpochMS int64  `json:"since_epoch_ms,omitempty"`
+	WaitedMS     *int64 `json:"waited_ms,omitempty"`
 }
 
 func (r *acquireJSON) message() (*latchkeyv1.AcquireRequest, error) {
@@ -214,6 +225,19 @@ func placesJSONOf(places []*latchkeyv1.Place) []placeJSON {
 		all[i] = placeJSONOf(p)
 	}
 	return all
+}
+
+func deadlockJSONOf(d *latchkeyv1.Deadlock) (cycle []waitingJSON) {
+	for _, w := range d.GetCycle() {
+		told := waitingJSON{
+			ClientID: w.GetClientId(), LockKey: w.GetLockKey(), FencingToken: w.GetFencingToken(), SinceEpochMS: w.GetSinceEpochMs(),
+		}
+		if told.LockKey != "" {
+			told.WaitedMS = &w.WaitedMs
+		}
+		cycle = append(cycle, told)
+	}
+	return cycle
 }
 
 func sessionJSONOf(s *latchkeyv1.Session) *sessionJSON {

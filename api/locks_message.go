@@ -75,5 +75,16 @@ func (s *locksService) place(p *lock.Place, e *lock.Entry) *latchkeyv1.Place {
 	}
 }
 
+func (s *locksService) deadlock(d *lock.DeadlockError) *latchkeyv1.Deadlock {
+	m := &latchkeyv1.Deadlock{Cycle: make([]*latchkeyv1.WaitingClient, len(d.Cycle))}
+	for i, w := range d.Cycle {
+		m.Cycle[i] = &latchkeyv1.WaitingClient{
+			ClientId: utf8Text(w.Client), LockKey: utf8Text(w.Lock), FencingToken: w.Token,
+			SinceEpochMs: int64(w.Since), WaitedMs: s.locks.Age(w.Since).Milliseconds(),
+		}
+	}
+	return m
+}
+
 // utf8Text returns a name or a key as text, which messages and JSON can hold.
 func utf8Text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

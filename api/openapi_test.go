@@ -53,6 +53,7 @@ type schema struct {
 	Format     string             `json:"format"`
 	Enum       []string           `json:"enum"`
 	Items      *schema            `json:"items"`
+	OneOf      []*schema          `json:"oneOf"`
 	Properties map[string]*schema `json:"properties"`
 	// Additional is false where other properties are refused.
 	Additional *bool `json:"additionalProperties"`
@@ -104,8 +105,12 @@ func TestOpenAPI(t *testing.T) {
 			}
 		}
 		match("200", op.Responses["200"].Content, e.answer)
-		if late := op.Responses["409"].Content; late != nil {
-			match("409", late, notAcquiredJSON{})
+		for _, conflict := range op.Responses["409"].Content {
+			if forms := conflict.Schema.OneOf; len(forms) != 2 || forms[1].Ref != "#/components/schemas/Error" {
+				t.Errorf("%s: 409 is of %d forms", e.path, len(forms))
+				continue
+			}
+			d.match(t, e.path+" 409", conflict.Schema.OneOf[0], reflect.TypeFor[notAcquiredJSON](), used)
 		}
 		if op.Responses["default"].Ref != "#/components/responses/Failed" {
 			t.Errorf("%s: errors are %v", e.path, op.Responses["default"])

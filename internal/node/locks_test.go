@@ -57,9 +57,17 @@ func (u *lockUser) next() string {
 
 // try makes a request of the next node.
 func (u *lockUser) try(ctx context.Context, method, path, body string) (int, object, error) {
-	r, err := http.NewRequestWithContext(ctx, method, u.next()+"/api/v1/"+path, strings.NewReader(body))
+	return send(ctx, "", method, u.next()+"/api/v1/"+path, body)
+}
+
+// send makes a request, with a token if it is not empty.
+func send(ctx context.Context, token, method, url, body string) (int, object, error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return 0, nil, err
+	}
+	if token != "" {
+		r.Header.Set("Authorization", token)
 	}
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -375,17 +383,9 @@ func TestLockRights(t *testing.T) {
 	url := u.next()
 	send := func(token, method, path, body string) (int, object) {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, url+path, strings.NewReader(body))
+		code, answer, err := send(t.Context(), token, method, url+path, body)
 		check(t, err)
-		if token != "" {
-			r.Header.Set("Authorization", token)
-		}
-		resp, err := http.DefaultClient.Do(r)
-		check(t, err)
-		defer resp.Body.Close()
-		answer := object{}
-		check(t, json.NewDecoder(resp.Body).Decode(&answer))
-		return resp.StatusCode, answer
+		return code, answer
 	}
 	permission := func(kind, name string) string {
 		b64 := func(key string) string { return base64.StdEncoding.EncodeToString([]byte(key)) }

@@ -139,7 +139,7 @@ func (x LockEvent_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LockEvent_Kind.Descriptor instead.
 func (LockEvent_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{19, 0}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{21, 0}
 }
 
 type AcquireRequest struct {
@@ -148,7 +148,8 @@ type AcquireRequest struct {
 	LockKey string   `protobuf:"bytes,1,opt,name=lock_key,json=lockKey,proto3" json:"lock_key,omitempty"`
 	Keys    []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
 	// client_id is how the client calls itself. What one client asks of a lock is for one hold, which
-	// counts how often it was asked. Empty is a client of this call alone.
+	// counts how often it was asked. Empty is a client of this call alone, which has no part in
+	// deadlocks. A client is taken for one thread of work, which releases nothing while it waits.
 	ClientId string `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// request_id names the request among those of the client: made again, after an answer that was
 	// lost, it gets the same grant.
@@ -375,6 +376,137 @@ func (x *AcquireResponse) GetRevision() int64 {
 	return 0
 }
 
+// Deadlock is in the details of the error, of code Aborted, with which a call ends because clients
+// wait for each other. It is the youngest of the calls by which they do.
+type Deadlock struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// cycle has the clients in order, the caller first: each waits for a lock that the next has, or
+	// stands before it for, and the last for one of the caller's.
+	Cycle         []*WaitingClient `protobuf:"bytes,1,rep,name=cycle,proto3" json:"cycle,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Deadlock) Reset() {
+	*x = Deadlock{}
+	mi := &file_latchkey_v1_locks_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Deadlock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Deadlock) ProtoMessage() {}
+
+func (x *Deadlock) ProtoReflect() protoreflect.Message {
+	mi := &file_latchkey_v1_locks_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Deadlock.ProtoReflect.Descriptor instead.
+func (*Deadlock) Descriptor() ([]byte, []int) {
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Deadlock) GetCycle() []*WaitingClient {
+	if x != nil {
+		return x.Cycle
+	}
+	return nil
+}
+
+// WaitingClient is a client in a deadlock. What the caller may not read is left empty: of a lock
+// that it has no right to read all but client_id, and that too if the lock before in the cycle is another
+// such.
+type WaitingClient struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	ClientId string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	// lock_key is the lock that it waits for.
+	LockKey string `protobuf:"bytes,2,opt,name=lock_key,json=lockKey,proto3" json:"lock_key,omitempty"`
+	// fencing_token is that of its place in the queue.
+	FencingToken int64 `protobuf:"varint,3,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
+	// since_epoch_ms is when it asked for the lock, by the clock of the node that was asked, and
+	// waited_ms how long ago that is.
+	SinceEpochMs  int64 `protobuf:"varint,4,opt,name=since_epoch_ms,json=sinceEpochMs,proto3" json:"since_epoch_ms,omitempty"`
+	WaitedMs      int64 `protobuf:"varint,5,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitingClient) Reset() {
+	*x = WaitingClient{}
+	mi := &file_latchkey_v1_locks_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitingClient) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitingClient) ProtoMessage() {}
+
+func (x *WaitingClient) ProtoReflect() protoreflect.Message {
+	mi := &file_latchkey_v1_locks_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitingClient.ProtoReflect.Descriptor instead.
+func (*WaitingClient) Descriptor() ([]byte, []int) {
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WaitingClient) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+func (x *WaitingClient) GetLockKey() string {
+	if x != nil {
+		return x.LockKey
+	}
+	return ""
+}
+
+func (x *WaitingClient) GetFencingToken() int64 {
+	if x != nil {
+		return x.FencingToken
+	}
+	return 0
+}
+
+func (x *WaitingClient) GetSinceEpochMs() int64 {
+	if x != nil {
+		return x.SinceEpochMs
+	}
+	return 0
+}
+
+func (x *WaitingClient) GetWaitedMs() int64 {
+	if x != nil {
+		return x.WaitedMs
+	}
+	return 0
+}
+
 // AcquireProgress is a step of a request that waits.
 type AcquireProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -389,7 +521,7 @@ type AcquireProgress struct {
 
 func (x *AcquireProgress) Reset() {
 	*x = AcquireProgress{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[2]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -401,7 +533,7 @@ func (x *AcquireProgress) String() string {
 func (*AcquireProgress) ProtoMessage() {}
 
 func (x *AcquireProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[2]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -414,7 +546,7 @@ func (x *AcquireProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireProgress.ProtoReflect.Descriptor instead.
 func (*AcquireProgress) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{2}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AcquireProgress) GetStep() isAcquireProgress_Step {
@@ -473,7 +605,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[3]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +617,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[3]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +630,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{3}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Position) GetLockKey() string {
@@ -543,7 +675,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[4]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +687,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[4]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +700,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{4}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Grant) GetLockKey() string {
@@ -645,7 +777,7 @@ type Place struct {
 
 func (x *Place) Reset() {
 	*x = Place{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[5]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +789,7 @@ func (x *Place) String() string {
 func (*Place) ProtoMessage() {}
 
 func (x *Place) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[5]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +802,7 @@ func (x *Place) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Place.ProtoReflect.Descriptor instead.
 func (*Place) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{5}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Place) GetClientId() string {
@@ -770,7 +902,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[6]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +914,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[6]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +927,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{6}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RenewRequest) GetLockKey() string {
@@ -836,7 +968,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[7]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +980,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[7]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +993,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{7}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RenewResponse) GetLeaseTimeMs() int64 {
@@ -891,7 +1023,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[8]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1035,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[8]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1048,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{8}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReleaseRequest) GetLockKey() string {
@@ -955,7 +1087,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[9]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1099,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[9]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1112,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{9}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{11}
 }
 
 type ValidateRequest struct {
@@ -993,7 +1125,7 @@ type ValidateRequest struct {
 
 func (x *ValidateRequest) Reset() {
 	*x = ValidateRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[10]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1137,7 @@ func (x *ValidateRequest) String() string {
 func (*ValidateRequest) ProtoMessage() {}
 
 func (x *ValidateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[10]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1150,7 @@ func (x *ValidateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValidateRequest.ProtoReflect.Descriptor instead.
 func (*ValidateRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{10}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ValidateRequest) GetLockKey() string {
@@ -1045,7 +1177,7 @@ type ValidateResponse struct {
 
 func (x *ValidateResponse) Reset() {
 	*x = ValidateResponse{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[11]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1189,7 @@ func (x *ValidateResponse) String() string {
 func (*ValidateResponse) ProtoMessage() {}
 
 func (x *ValidateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[11]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1202,7 @@ func (x *ValidateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValidateResponse.ProtoReflect.Descriptor instead.
 func (*ValidateResponse) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{11}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ValidateResponse) GetValid() bool {
@@ -1096,7 +1228,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[12]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1240,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[12]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1253,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{12}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetRequest) GetLockKey() string {
@@ -1146,7 +1278,7 @@ type Lock struct {
 
 func (x *Lock) Reset() {
 	*x = Lock{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[13]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1290,7 @@ func (x *Lock) String() string {
 func (*Lock) ProtoMessage() {}
 
 func (x *Lock) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[13]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1303,7 @@ func (x *Lock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lock.ProtoReflect.Descriptor instead.
 func (*Lock) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{13}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Lock) GetLockKey() string {
@@ -1224,7 +1356,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[14]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1368,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[14]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1381,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{14}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListRequest) GetPrefix() string {
@@ -1292,7 +1424,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[15]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1436,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[15]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1449,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{15}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListResponse) GetLocks() []*LockSummary {
@@ -1352,7 +1484,7 @@ type LockSummary struct {
 
 func (x *LockSummary) Reset() {
 	*x = LockSummary{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[16]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1364,7 +1496,7 @@ func (x *LockSummary) String() string {
 func (*LockSummary) ProtoMessage() {}
 
 func (x *LockSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[16]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1377,7 +1509,7 @@ func (x *LockSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockSummary.ProtoReflect.Descriptor instead.
 func (*LockSummary) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{16}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LockSummary) GetLockKey() string {
@@ -1412,7 +1544,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[17]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1556,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[17]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1569,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{17}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchRequest) GetLockKey() string {
@@ -1466,7 +1598,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[18]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1610,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[18]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1623,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{18}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchResponse) GetRevision() int64 {
@@ -1520,7 +1652,7 @@ type LockEvent struct {
 
 func (x *LockEvent) Reset() {
 	*x = LockEvent{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[19]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1664,7 @@ func (x *LockEvent) String() string {
 func (*LockEvent) ProtoMessage() {}
 
 func (x *LockEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[19]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +1677,7 @@ func (x *LockEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockEvent.ProtoReflect.Descriptor instead.
 func (*LockEvent) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{19}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LockEvent) GetKind() LockEvent_Kind {
@@ -1580,7 +1712,7 @@ type ForceReleaseRequest struct {
 
 func (x *ForceReleaseRequest) Reset() {
 	*x = ForceReleaseRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[20]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1724,7 @@ func (x *ForceReleaseRequest) String() string {
 func (*ForceReleaseRequest) ProtoMessage() {}
 
 func (x *ForceReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[20]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1737,7 @@ func (x *ForceReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ForceReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{20}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ForceReleaseRequest) GetLockKey() string {
@@ -1637,7 +1769,7 @@ type ForceReleaseResponse struct {
 
 func (x *ForceReleaseResponse) Reset() {
 	*x = ForceReleaseResponse{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[21]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1649,7 +1781,7 @@ func (x *ForceReleaseResponse) String() string {
 func (*ForceReleaseResponse) ProtoMessage() {}
 
 func (x *ForceReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[21]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1662,7 +1794,7 @@ func (x *ForceReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ForceReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{21}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{23}
 }
 
 type OpenSessionRequest struct {
@@ -1676,7 +1808,7 @@ type OpenSessionRequest struct {
 
 func (x *OpenSessionRequest) Reset() {
 	*x = OpenSessionRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[22]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1688,7 +1820,7 @@ func (x *OpenSessionRequest) String() string {
 func (*OpenSessionRequest) ProtoMessage() {}
 
 func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[22]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1701,7 +1833,7 @@ func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
 func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{22}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *OpenSessionRequest) GetClientId() string {
@@ -1729,7 +1861,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[23]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1873,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[23]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1886,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{23}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Session) GetSessionId() int64 {
@@ -1787,7 +1919,7 @@ type RenewSessionRequest struct {
 
 func (x *RenewSessionRequest) Reset() {
 	*x = RenewSessionRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[24]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1931,7 @@ func (x *RenewSessionRequest) String() string {
 func (*RenewSessionRequest) ProtoMessage() {}
 
 func (x *RenewSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[24]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1944,7 @@ func (x *RenewSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewSessionRequest.ProtoReflect.Descriptor instead.
 func (*RenewSessionRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{24}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RenewSessionRequest) GetSessionId() int64 {
@@ -1831,7 +1963,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[25]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1843,7 +1975,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[25]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1856,7 +1988,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{25}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CloseSessionRequest) GetSessionId() int64 {
@@ -1874,7 +2006,7 @@ type CloseSessionResponse struct {
 
 func (x *CloseSessionResponse) Reset() {
 	*x = CloseSessionResponse{}
-	mi := &file_latchkey_v1_locks_proto_msgTypes[26]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1886,7 +2018,7 @@ func (x *CloseSessionResponse) String() string {
 func (*CloseSessionResponse) ProtoMessage() {}
 
 func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_latchkey_v1_locks_proto_msgTypes[26]
+	mi := &file_latchkey_v1_locks_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1899,7 +2031,7 @@ func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseSessionResponse) Descriptor() ([]byte, []int) {
-	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{26}
+	return file_latchkey_v1_locks_proto_rawDescGZIP(), []int{28}
 }
 
 var File_latchkey_v1_locks_proto protoreflect.FileDescriptor
@@ -1929,7 +2061,15 @@ const file_latchkey_v1_locks_proto_rawDesc = "" +
 	"\block_key\x18\x03 \x01(\tR\alockKey\x12\x1a\n" +
 	"\bposition\x18\x04 \x01(\x05R\bposition\x12,\n" +
 	"\aholders\x18\x05 \x03(\v2\x12.latchkey.v1.PlaceR\aholders\x12\x1a\n" +
-	"\brevision\x18\x06 \x01(\x03R\brevision\"\x8a\x01\n" +
+	"\brevision\x18\x06 \x01(\x03R\brevision\"<\n" +
+	"\bDeadlock\x120\n" +
+	"\x05cycle\x18\x01 \x03(\v2\x1a.latchkey.v1.WaitingClientR\x05cycle\"\xaf\x01\n" +
+	"\rWaitingClient\x12\x1b\n" +
+	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x19\n" +
+	"\block_key\x18\x02 \x01(\tR\alockKey\x12#\n" +
+	"\rfencing_token\x18\x03 \x01(\x03R\ffencingToken\x12$\n" +
+	"\x0esince_epoch_ms\x18\x04 \x01(\x03R\fsinceEpochMs\x12\x1b\n" +
+	"\twaited_ms\x18\x05 \x01(\x03R\bwaitedMs\"\x8a\x01\n" +
 	"\x0fAcquireProgress\x123\n" +
 	"\bposition\x18\x01 \x01(\v2\x15.latchkey.v1.PositionH\x00R\bposition\x12:\n" +
 	"\bresponse\x18\x02 \x01(\v2\x1c.latchkey.v1.AcquireResponseH\x00R\bresponseB\x06\n" +
@@ -2078,82 +2218,85 @@ func file_latchkey_v1_locks_proto_rawDescGZIP() []byte {
 }
 
 var file_latchkey_v1_locks_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_latchkey_v1_locks_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_latchkey_v1_locks_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_latchkey_v1_locks_proto_goTypes = []any{
 	(Mode)(0),                    // 0: latchkey.v1.Mode
 	(LockEvent_Kind)(0),          // 1: latchkey.v1.LockEvent.Kind
 	(*AcquireRequest)(nil),       // 2: latchkey.v1.AcquireRequest
 	(*AcquireResponse)(nil),      // 3: latchkey.v1.AcquireResponse
-	(*AcquireProgress)(nil),      // 4: latchkey.v1.AcquireProgress
-	(*Position)(nil),             // 5: latchkey.v1.Position
-	(*Grant)(nil),                // 6: latchkey.v1.Grant
-	(*Place)(nil),                // 7: latchkey.v1.Place
-	(*RenewRequest)(nil),         // 8: latchkey.v1.RenewRequest
-	(*RenewResponse)(nil),        // 9: latchkey.v1.RenewResponse
-	(*ReleaseRequest)(nil),       // 10: latchkey.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),      // 11: latchkey.v1.ReleaseResponse
-	(*ValidateRequest)(nil),      // 12: latchkey.v1.ValidateRequest
-	(*ValidateResponse)(nil),     // 13: latchkey.v1.ValidateResponse
-	(*GetRequest)(nil),           // 14: latchkey.v1.GetRequest
-	(*Lock)(nil),                 // 15: latchkey.v1.Lock
-	(*ListRequest)(nil),          // 16: latchkey.v1.ListRequest
-	(*ListResponse)(nil),         // 17: latchkey.v1.ListResponse
-	(*LockSummary)(nil),          // 18: latchkey.v1.LockSummary
-	(*WatchRequest)(nil),         // 19: latchkey.v1.WatchRequest
-	(*WatchResponse)(nil),        // 20: latchkey.v1.WatchResponse
-	(*LockEvent)(nil),            // 21: latchkey.v1.LockEvent
-	(*ForceReleaseRequest)(nil),  // 22: latchkey.v1.ForceReleaseRequest
-	(*ForceReleaseResponse)(nil), // 23: latchkey.v1.ForceReleaseResponse
-	(*OpenSessionRequest)(nil),   // 24: latchkey.v1.OpenSessionRequest
-	(*Session)(nil),              // 25: latchkey.v1.Session
-	(*RenewSessionRequest)(nil),  // 26: latchkey.v1.RenewSessionRequest
-	(*CloseSessionRequest)(nil),  // 27: latchkey.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil), // 28: latchkey.v1.CloseSessionResponse
+	(*Deadlock)(nil),             // 4: latchkey.v1.Deadlock
+	(*WaitingClient)(nil),        // 5: latchkey.v1.WaitingClient
+	(*AcquireProgress)(nil),      // 6: latchkey.v1.AcquireProgress
+	(*Position)(nil),             // 7: latchkey.v1.Position
+	(*Grant)(nil),                // 8: latchkey.v1.Grant
+	(*Place)(nil),                // 9: latchkey.v1.Place
+	(*RenewRequest)(nil),         // 10: latchkey.v1.RenewRequest
+	(*RenewResponse)(nil),        // 11: latchkey.v1.RenewResponse
+	(*ReleaseRequest)(nil),       // 12: latchkey.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),      // 13: latchkey.v1.ReleaseResponse
+	(*ValidateRequest)(nil),      // 14: latchkey.v1.ValidateRequest
+	(*ValidateResponse)(nil),     // 15: latchkey.v1.ValidateResponse
+	(*GetRequest)(nil),           // 16: latchkey.v1.GetRequest
+	(*Lock)(nil),                 // 17: latchkey.v1.Lock
+	(*ListRequest)(nil),          // 18: latchkey.v1.ListRequest
+	(*ListResponse)(nil),         // 19: latchkey.v1.ListResponse
+	(*LockSummary)(nil),          // 20: latchkey.v1.LockSummary
+	(*WatchRequest)(nil),         // 21: latchkey.v1.WatchRequest
+	(*WatchResponse)(nil),        // 22: latchkey.v1.WatchResponse
+	(*LockEvent)(nil),            // 23: latchkey.v1.LockEvent
+	(*ForceReleaseRequest)(nil),  // 24: latchkey.v1.ForceReleaseRequest
+	(*ForceReleaseResponse)(nil), // 25: latchkey.v1.ForceReleaseResponse
+	(*OpenSessionRequest)(nil),   // 26: latchkey.v1.OpenSessionRequest
+	(*Session)(nil),              // 27: latchkey.v1.Session
+	(*RenewSessionRequest)(nil),  // 28: latchkey.v1.RenewSessionRequest
+	(*CloseSessionRequest)(nil),  // 29: latchkey.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil), // 30: latchkey.v1.CloseSessionResponse
 }
 var file_latchkey_v1_locks_proto_depIdxs = []int32{
 	0,  // 0: latchkey.v1.AcquireRequest.mode:type_name -> latchkey.v1.Mode
-	6,  // 1: latchkey.v1.AcquireResponse.grants:type_name -> latchkey.v1.Grant
-	7,  // 2: latchkey.v1.AcquireResponse.holders:type_name -> latchkey.v1.Place
-	5,  // 3: latchkey.v1.AcquireProgress.position:type_name -> latchkey.v1.Position
-	3,  // 4: latchkey.v1.AcquireProgress.response:type_name -> latchkey.v1.AcquireResponse
-	0,  // 5: latchkey.v1.Place.mode:type_name -> latchkey.v1.Mode
-	7,  // 6: latchkey.v1.ValidateResponse.holders:type_name -> latchkey.v1.Place
-	7,  // 7: latchkey.v1.Lock.holders:type_name -> latchkey.v1.Place
-	7,  // 8: latchkey.v1.Lock.waiters:type_name -> latchkey.v1.Place
-	18, // 9: latchkey.v1.ListResponse.locks:type_name -> latchkey.v1.LockSummary
-	7,  // 10: latchkey.v1.LockSummary.holders:type_name -> latchkey.v1.Place
-	21, // 11: latchkey.v1.WatchResponse.events:type_name -> latchkey.v1.LockEvent
-	1,  // 12: latchkey.v1.LockEvent.kind:type_name -> latchkey.v1.LockEvent.Kind
-	7,  // 13: latchkey.v1.LockEvent.place:type_name -> latchkey.v1.Place
-	2,  // 14: latchkey.v1.Locks.Acquire:input_type -> latchkey.v1.AcquireRequest
-	2,  // 15: latchkey.v1.Locks.AcquireStream:input_type -> latchkey.v1.AcquireRequest
-	8,  // 16: latchkey.v1.Locks.Renew:input_type -> latchkey.v1.RenewRequest
-	10, // 17: latchkey.v1.Locks.Release:input_type -> latchkey.v1.ReleaseRequest
-	12, // 18: latchkey.v1.Locks.Validate:input_type -> latchkey.v1.ValidateRequest
-	14, // 19: latchkey.v1.Locks.Get:input_type -> latchkey.v1.GetRequest
-	16, // 20: latchkey.v1.Locks.List:input_type -> latchkey.v1.ListRequest
-	19, // 21: latchkey.v1.Locks.Watch:input_type -> latchkey.v1.WatchRequest
-	22, // 22: latchkey.v1.Locks.ForceRelease:input_type -> latchkey.v1.ForceReleaseRequest
-	24, // 23: latchkey.v1.Locks.OpenSession:input_type -> latchkey.v1.OpenSessionRequest
-	26, // 24: latchkey.v1.Locks.RenewSession:input_type -> latchkey.v1.RenewSessionRequest
-	27, // 25: latchkey.v1.Locks.CloseSession:input_type -> latchkey.v1.CloseSessionRequest
-	3,  // 26: latchkey.v1.Locks.Acquire:output_type -> latchkey.v1.AcquireResponse
-	4,  // 27: latchkey.v1.Locks.AcquireStream:output_type -> latchkey.v1.AcquireProgress
-	9,  // 28: latchkey.v1.Locks.Renew:output_type -> latchkey.v1.RenewResponse
-	11, // 29: latchkey.v1.Locks.Release:output_type -> latchkey.v1.ReleaseResponse
-	13, // 30: latchkey.v1.Locks.Validate:output_type -> latchkey.v1.ValidateResponse
-	15, // 31: latchkey.v1.Locks.Get:output_type -> latchkey.v1.Lock
-	17, // 32: latchkey.v1.Locks.List:output_type -> latchkey.v1.ListResponse
-	20, // 33: latchkey.v1.Locks.Watch:output_type -> latchkey.v1.WatchResponse
-	23, // 34: latchkey.v1.Locks.ForceRelease:output_type -> latchkey.v1.ForceReleaseResponse
-	25, // 35: latchkey.v1.Locks.OpenSession:output_type -> latchkey.v1.Session
-	25, // 36: latchkey.v1.Locks.RenewSession:output_type -> latchkey.v1.Session
-	28, // 37: latchkey.v1.Locks.CloseSession:output_type -> latchkey.v1.CloseSessionResponse
-	26, // [26:38] is the sub-list for method output_type
-	14, // [14:26] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	8,  // 1: latchkey.v1.AcquireResponse.grants:type_name -> latchkey.v1.Grant
+	9,  // 2: latchkey.v1.AcquireResponse.holders:type_name -> latchkey.v1.Place
+	5,  // 3: latchkey.v1.Deadlock.cycle:type_name -> latchkey.v1.WaitingClient
+	7,  // 4: latchkey.v1.AcquireProgress.position:type_name -> latchkey.v1.Position
+	3,  // 5: latchkey.v1.AcquireProgress.response:type_name -> latchkey.v1.AcquireResponse
+	0,  // 6: latchkey.v1.Place.mode:type_name -> latchkey.v1.Mode
+	9,  // 7: latchkey.v1.ValidateResponse.holders:type_name -> latchkey.v1.Place
+	9,  // 8: latchkey.v1.Lock.holders:type_name -> latchkey.v1.Place
+	9,  // 9: latchkey.v1.Lock.waiters:type_name -> latchkey.v1.Place
+	20, // 10: latchkey.v1.ListResponse.locks:type_name -> latchkey.v1.LockSummary
+	9,  // 11: latchkey.v1.LockSummary.holders:type_name -> latchkey.v1.Place
+	23, // 12: latchkey.v1.WatchResponse.events:type_name -> latchkey.v1.LockEvent
+	1,  // 13: latchkey.v1.LockEvent.kind:type_name -> latchkey.v1.LockEvent.Kind
+	9,  // 14: latchkey.v1.LockEvent.place:type_name -> latchkey.v1.Place
+	2,  // 15: latchkey.v1.Locks.Acquire:input_type -> latchkey.v1.AcquireRequest
+	2,  // 16: latchkey.v1.Locks.AcquireStream:input_type -> latchkey.v1.AcquireRequest
+	10, // 17: latchkey.v1.Locks.Renew:input_type -> latchkey.v1.RenewRequest
+	12, // 18: latchkey.v1.Locks.Release:input_type -> latchkey.v1.ReleaseRequest
+	14, // 19: latchkey.v1.Locks.Validate:input_type -> latchkey.v1.ValidateRequest
+	16, // 20: latchkey.v1.Locks.Get:input_type -> latchkey.v1.GetRequest
+	18, // 21: latchkey.v1.Locks.List:input_type -> latchkey.v1.ListRequest
+	21, // 22: latchkey.v1.Locks.Watch:input_type -> latchkey.v1.WatchRequest
+	24, // 23: latchkey.v1.Locks.ForceRelease:input_type -> latchkey.v1.ForceReleaseRequest
+	26, // 24: latchkey.v1.Locks.OpenSession:input_type -> latchkey.v1.OpenSessionRequest
+	28, // 25: latchkey.v1.Locks.RenewSession:input_type -> latchkey.v1.RenewSessionRequest
+	29, // 26: latchkey.v1.Locks.CloseSession:input_type -> latchkey.v1.CloseSessionRequest
+	3,  // 27: latchkey.v1.Locks.Acquire:output_type -> latchkey.v1.AcquireResponse
+	6,  // 28: latchkey.v1.Locks.AcquireStream:output_type -> latchkey.v1.AcquireProgress
+	11, // 29: latchkey.v1.Locks.Renew:output_type -> latchkey.v1.RenewResponse
+	13, // 30: latchkey.v1.Locks.Release:output_type -> latchkey.v1.ReleaseResponse
+	15, // 31: latchkey.v1.Locks.Validate:output_type -> latchkey.v1.ValidateResponse
+	17, // 32: latchkey.v1.Locks.Get:output_type -> latchkey.v1.Lock
+	19, // 33: latchkey.v1.Locks.List:output_type -> latchkey.v1.ListResponse
+	22, // 34: latchkey.v1.Locks.Watch:output_type -> latchkey.v1.WatchResponse
+	25, // 35: latchkey.v1.Locks.ForceRelease:output_type -> latchkey.v1.ForceReleaseResponse
+	27, // 36: latchkey.v1.Locks.OpenSession:output_type -> latchkey.v1.Session
+	27, // 37: latchkey.v1.Locks.RenewSession:output_type -> latchkey.v1.Session
+	30, // 38: latchkey.v1.Locks.CloseSession:output_type -> latchkey.v1.CloseSessionResponse
+	27, // [27:39] is the sub-list for method output_type
+	15, // [15:27] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_latchkey_v1_locks_proto_init() }
@@ -2161,7 +2304,7 @@ func file_latchkey_v1_locks_proto_init() {
 	if File_latchkey_v1_locks_proto != nil {
 		return
 	}
-	file_latchkey_v1_locks_proto_msgTypes[2].OneofWrappers = []any{
+	file_latchkey_v1_locks_proto_msgTypes[4].OneofWrappers = []any{
 		(*AcquireProgress_Position)(nil),
 		(*AcquireProgress_Response)(nil),
 	}
@@ -2171,7 +2314,7 @@ func file_latchkey_v1_locks_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_latchkey_v1_locks_proto_rawDesc), len(file_latchkey_v1_locks_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

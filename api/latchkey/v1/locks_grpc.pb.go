@@ -42,12 +42,12 @@ const (
 //
 // Rights are those to the keys of the queue, users and tokens are etcd's. Beside the errors
 // of etcd's calls there are InvalidArgument for a field that can't be, which a BadRequest in the
-// details names, and FailedPrecondition for a caller that has not, or no longer, what its token
-// or its session says.
+// details names, FailedPrecondition for a caller that has not, or no longer, what its token or its
+// session says, and Aborted for one whose lock would never be free, with a Deadlock in the details.
 type LocksClient interface {
 	// Acquire waits until the client has the lock, or block_time_ms are over; then the answer
 	// says that it has not been acquired, and who has it. A caller that goes away leaves the
-	// queue.
+	// queue. Where clients wait for each other the youngest call ends with Aborted.
 	Acquire(ctx context.Context, in *AcquireRequest, opts ...grpc.CallOption) (*AcquireResponse, error)
 	// AcquireStream is Acquire that tells the position whenever it changes. The last message
 	// has the answer.
@@ -230,12 +230,12 @@ func (c *locksClient) CloseSession(ctx context.Context, in *CloseSessionRequest,
 //
 // Rights are those to the keys of the queue, users and tokens are etcd's. Beside the errors
 // of etcd's calls there are InvalidArgument for a field that can't be, which a BadRequest in the
-// details names, and FailedPrecondition for a caller that has not, or no longer, what its token
-// or its session says.
+// details names, FailedPrecondition for a caller that has not, or no longer, what its token or its
+// session says, and Aborted for one whose lock would never be free, with a Deadlock in the details.
 type LocksServer interface {
 	// Acquire waits until the client has the lock, or block_time_ms are over; then the answer
 	// says that it has not been acquired, and who has it. A caller that goes away leaves the
-	// queue.
+	// queue. Where clients wait for each other the youngest call ends with Aborted.
 	Acquire(context.Context, *AcquireRequest) (*AcquireResponse, error)
 	// AcquireStream is Acquire that tells the position whenever it changes. The last message
 	// has the answer.
