@@ -14,8 +14,8 @@ import (
 )
 
 // Acquire returns when the session has the lock. It waits for as long as ctx lets it, in the
-// order of asking with everybody else. When it fails, the session's place in the queue is
-// given up, if need be behind the call.
+// order of asking with everybody else. A DeadlockError says that its turn would never come. When it
+// fails, the session's place in the queue is given up, if need be behind the call.
 func (s *Session) Acquire(ctx context.Context, name string, opts ...Option) (*Grant, error) {
 	return s.acquire(ctx, name, true, opts)
 }
@@ -104,7 +104,7 @@ const maxBlock = 365 * 24 * time.Hour
 // askService acquires through the lock service, with the same request while the answer is lost.
 func (s *Session) askService(ctx context.Context, name string, wait bool, o *options) (place, error) {
 	r := &latchkeyv1.AcquireRequest{
-		LockKey: name, SessionId: int64(s.id), RequestId: rand.Text(),
+		LockKey: name, ClientId: o.client, SessionId: int64(s.id), RequestId: rand.Text(),
 		Permits: int32(o.permits), Of: int32(o.of), Metadata: o.metadata,
 	}
 	if o.of > math.MaxInt32 {
@@ -124,7 +124,7 @@ func (s *Session) askService(ctx context.Context, name string, wait bool, o *opt
 		case err == nil && !wait:
 			return place{}, ErrNotAcquired
 		case err != nil && status.Code(err) != codes.Unavailable:
-			return place{}, err
+			return place{}, deadlockOr(err)
 		}
 		if err := pause(ctx); err != nil {
 			return place{}, err

@@ -13,7 +13,7 @@ import (
 // line stands in the queue by way of keys alone, as etcd's recipes do, and counts holders as
 // the lock service does.
 func (s *Session) line(ctx context.Context, name string, wait bool, o *options) (place, error) {
-	e := queue.Entry{Mode: queue.Exclusive, Permits: o.permits, Of: o.of, Metadata: o.metadata, Asked: queue.Epoch(time.Now().UnixMilli())}
+	e := queue.Entry{Client: o.client, Mode: queue.Exclusive, Permits: o.permits, Of: o.of, Metadata: o.metadata, Asked: queue.Epoch(time.Now().UnixMilli())}
 	switch {
 	case o.shared:
 		e.Mode = queue.Shared

@@ -189,3 +189,28 @@ func TestLockCommandEndsInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A command in a deadlock says who waits for what.
+func TestLockCommandDeadlock(t *testing.T) {
+	t.Parallel()
+	p := harness.NewProcess(t)
+	_, _ = holding(t, p, "lock", "one", "--client", "a")
+	_, _ = holding(t, p, "lock", "two", "--client", "b")
+	older := latchkey(t, p, "lock", "one", "--client", "b", "--", "true")
+	if err := older.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = older.Process.Kill(); _ = older.Wait() })
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		if _, out, _ := outcome(t, latchkey(t, p, "locks", "show", "one", "--json")); strings.Contains(out, `"b"`) {
+			break
+		}
+		if time.Since(began) > harness.LongWait {
+			t.Fatal("nobody waits")
+		}
+	}
+	code, _, said := outcome(t, latchkey(t, p, "lock", "two", "--client", "a", "--wait", "5m", "--", "true"))
+	if code != 75 || !strings.Contains(said, `"a" waits for "two" behind "b", "b" waits for "one" behind "a"`) {
+		t.Errorf("%d, %q", code, said)
+	}
+}

@@ -457,3 +457,35 @@ func TestLockClientPage(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// Of two threads of work with names that wait for each other the younger one hears of it, and the
+// other gets the lock when that has given back what it has.
+func TestLockClientDeadlock(t *testing.T) {
+	t.Parallel()
+	etcd := harness.Dial(t, harness.NewProcess(t).Addr)
+	t.Cleanup(func() { _ = etcd.Close() })
+	l := &locks{t, etcd, client.New(etcd), "one"}
+	other := &locks{t, etcd, l.c, "two"}
+	a, b := l.open(), l.open()
+	has := l.acquire(a, client.As("a"))
+	other.acquire(b, client.As("b"))
+	older := l.later(b, client.As("b"))
+	l.queued(2)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.LongWait)
+	defer cancel()
+	_, err := a.Acquire(ctx, "two", client.As("a"))
+	var d *client.DeadlockError
+	if !errors.As(err, &d) {
+		t.Fatalf("got %v", err)
+	}
+	if w := d.Cycle; len(w) != 2 || w[0].Client != "a" || w[0].Lock != "two" || w[1].Client != "b" || w[1].Lock != "one" ||
+		w[0].Token <= w[1].Token || w[1].Waited <= 0 {
+		t.Errorf("told %+v", w)
+	}
+	if want := `client: deadlock: "a" waits for "two" behind "b", "b" waits for "one" behind "a"`; err.Error() != want {
+		t.Errorf("told %q, want %q", err, want)
+	}
+	other.queued(1)
+	l.release(has)
+	l.granted(older)
+}

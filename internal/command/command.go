@@ -12,7 +12,8 @@ import (
 const (
 	exitFailed = 1
 	exitUsage  = 2
-	// exitNotAcquired says that a lock was not free in time: a temporary failure.
+	// exitNotAcquired says that a lock was not free in time, or never would be while others wait: a
+	// temporary failure.
 	exitNotAcquired = 75
 )
 

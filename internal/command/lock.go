@@ -19,7 +19,7 @@ const lockUsage = `Usage: latchkey lock NAME [flags] -- COMMAND [ARGUMENT...]
 Runs a command while it holds a lock, and ends as that does. The command finds the fencing
 token in ` + tokenVariable + `. Where the lock can't be kept it gets SIGTERM, and SIGKILL before
 the lease can have ended. Without a command the token is printed, and the lock held until a signal.
-Exit codes: the command's; 75 if the lock was not free in time; 1 for other failures.
+Exit codes: the command's; 75 if the lock was not free in time, or in a deadlock; 1 for other failures.
 
 `
 
@@ -30,6 +30,7 @@ type lockFlags struct {
 	ttl, wait   time.Duration
 	shared      bool
 	permits, of int
+	client      string
 	name        string
 	program     []string
 }
@@ -44,6 +45,7 @@ func parseLock(args []string, s Streams) (*lockFlags, error) {
 	set.BoolVar(&f.shared, "shared", false, "hold the lock with other shared holders")
 	set.IntVar(&f.permits, "permits", 0, "permits of a semaphore to hold")
 	set.IntVar(&f.of, "of", 0, "permits that the semaphore has")
+	set.StringVar(&f.client, "client", "", "who asks, one thread of work; where clients wait for each other the youngest fails")
 	own := args
 	if at := slices.Index(args, "--"); at >= 0 {
 		own, f.program = args[:at], args[at+1:]
@@ -85,7 +87,7 @@ func runLock(ctx context.Context, args []string, s Streams) (code int, err error
 		_ = session.Close(closing)
 	}()
 	grant, err := f.acquire(ctx, session)
-	if errors.Is(err, client.ErrNotAcquired) || errors.Is(err, errNotInTime) {
+	if errors.Is(err, client.ErrNotAcquired) || errors.Is(err, errNotInTime) || errors.As(err, new(*client.DeadlockError)) {
 		return exitNotAcquired, err
 	}
 	if err != nil {
@@ -116,7 +118,7 @@ func (f *lockFlags) openSession(ctx context.Context, c *client.Client) (*client.
 var errNotInTime = errors.New("the lock was not free in time")
 
 func (f *lockFlags) acquire(ctx context.Context, session *client.Session) (*client.Grant, error) {
-	var opts []client.Option
+	opts := []client.Option{client.As(f.client)}
 	if f.shared {
 		opts = append(opts, client.Shared())
 	}
