@@ -2,7 +2,6 @@ package harness
 
 import (
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"sync"
 )
@@ -14,10 +13,8 @@ var Etcdctl = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "etcdctl"), "go.etcd.io/etcd/etcdctl/v3")
-	cmd.Dir = filepath.Join("..", "..", "tools")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build etcdctl: %w: %s", err, out)
+	if err := buildShared(filepath.Join("..", "..", "tools"), "go.etcd.io/etcd/etcdctl/v3", filepath.Join(dir, "etcdctl")); err != nil {
+		return "", fmt.Errorf("build etcdctl: %w", err)
 	}
 	return dir, nil
 })

@@ -25,25 +25,26 @@ var Server = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv(BinaryVariable); path != "" {
 		return path, nil
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	cache = filepath.Join(cache, "latchkey-e2e")
 	dir, err := Dir("latchkey-e2e-")
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(dir, "latchkey")
-	if err := buildShared(cache, path); err != nil {
+	if err := buildShared(".", "github.com/latchkey-db/latchkey/cmd/latchkey", path); err != nil {
 		return "", fmt.Errorf("build server: %w", err)
 	}
 	return path, nil
 })
 
-// buildShared builds the server in a folder that processes share, one at a time, and
-// copies it: the go command leaves a binary that is current as it is.
-func buildShared(cache, path string) (err error) {
+// buildShared builds a command, from within a folder, in another folder that processes
+// share, one at a time, and copies it: the go command leaves a binary that is current as it
+// is.
+func buildShared(from, command, path string) (err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	cache = filepath.Join(cache, "latchkey-e2e")
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return err
 	}
@@ -55,9 +56,10 @@ func buildShared(cache, path string) (err error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return err
 	}
-	shared := filepath.Join(cache, "latchkey")
-	out, err := exec.Command("go", "build", "-o", shared, "github.com/latchkey-db/latchkey/cmd/latchkey").CombinedOutput()
-	if err != nil {
+	shared := filepath.Join(cache, filepath.Base(path))
+	cmd := exec.Command("go", "build", "-o", shared, command)
+	cmd.Dir = from
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	binary, err := os.ReadFile(shared)
