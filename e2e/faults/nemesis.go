@@ -97,22 +97,44 @@ func (n *Nemesis) Run(ctx context.Context, seed uint64) error {
 	rnd := rand.New(rand.NewPCG(seed, 77))
 	kinds := slices.Sorted(slices.Values(n.Kinds))
 	for sleep(ctx, n.Rest); ctx.Err() == nil; sleep(ctx, n.Rest) {
-		kind, node := kinds[rnd.IntN(len(kinds))], rnd.IntN(len(n.Cluster.Nodes))
-		n.Report.fault(kind)
-		end, err := faults[kind].begin(n, node, rnd)
-		if err != nil {
-			return fmt.Errorf("%s of node %d: %w", kind, node+1, err)
+		if err := n.strike(ctx, kinds[rnd.IntN(len(kinds))], rnd); err != nil {
+			return err
 		}
-		sleep(ctx, n.Longest/10+time.Duration(rnd.Int64N(int64(n.Longest)*9/10)))
-		if err := end(); err != nil {
-			return fmt.Errorf("end %s of node %d: %w", kind, node+1, err)
+	}
+	return nil
+}
+
+// Each breaks the cluster by a seed, once in each way, and leaves it whole. It rests before
+// and behind each.
+func (n *Nemesis) Each(ctx context.Context, seed uint64) error {
+	rnd := rand.New(rand.NewPCG(seed, 77))
+	kinds := slices.Sorted(slices.Values(n.Kinds))
+	for _, i := range rnd.Perm(len(kinds)) {
+		sleep(ctx, n.Rest)
+		if err := n.strike(ctx, kinds[i], rnd); err != nil {
+			return err
 		}
-		heal, cancel := context.WithTimeout(context.WithoutCancel(ctx), healTimeout)
-		err = n.Cluster.AwaitHealthy(heal)
-		cancel()
-		if err != nil {
-			return fmt.Errorf("after %s of node %d: %w", kind, node+1, err)
-		}
+	}
+	sleep(ctx, n.Rest)
+	return nil
+}
+
+// strike has one fault befall a node, and returns when the cluster is whole again.
+func (n *Nemesis) strike(ctx context.Context, kind string, rnd *rand.Rand) error {
+	node := rnd.IntN(len(n.Cluster.Nodes))
+	n.Report.fault(kind)
+	end, err := faults[kind].begin(n, node, rnd)
+	if err != nil {
+		return fmt.Errorf("%s of node %d: %w", kind, node+1, err)
+	}
+	sleep(ctx, n.Longest/10+time.Duration(rnd.Int64N(int64(n.Longest)*9/10)))
+	if err := end(); err != nil {
+		return fmt.Errorf("end %s of node %d: %w", kind, node+1, err)
+	}
+	heal, cancel := context.WithTimeout(context.WithoutCancel(ctx), healTimeout)
+	defer cancel()
+	if err := n.Cluster.AwaitHealthy(heal); err != nil {
+		return fmt.Errorf("after %s of node %d: %w", kind, node+1, err)
 	}
 	return nil
 }
