@@ -38,6 +38,7 @@ var allowed = map[string][]string{
 	"e2e/fencing/writer": {"fence", "fence/fencesql"},
 	"e2e/faults/syncfs":  {},
 	"e2e/histories":      {},
+	"e2e/mixed":          {},
 	"e2e/server":         {},
 	"e2e/upgrade":        {},
 
