@@ -97,6 +97,7 @@ func (s *Service) enterAs(
 // queue. Where the queue lies on several shards it can't.
 func (s *Service) first(prefix string) []*pb.RequestOp {
 	r := oldest(prefix)
+	r.KeysOnly = true
 	if s.store.Divided(r.Key, r.RangeEnd) {
 		return nil
 	}
@@ -143,7 +144,7 @@ func (s *Service) await(ctx context.Context, prefix string, p Place) (*pb.Respon
 // prove proves that a place which was seen to be the first is there. Once it is the first it
 // remains that for as long as it is there.
 func (s *Service) prove(ctx context.Context, p Place) (*pb.ResponseHeader, error) {
-	resp, err := s.store.RangeInShard(ctx, &pb.RangeRequest{Key: []byte(p.Key)})
+	resp, err := s.store.RangeInShard(ctx, &pb.RangeRequest{Key: []byte(p.Key), KeysOnly: true})
 	switch {
 	case err != nil:
 		return nil, err

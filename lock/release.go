@@ -27,16 +27,23 @@ func (s *Service) Release(ctx context.Context, name, client string, token int64,
 	if err := checkToken(name, client, token); err != nil {
 		return err
 	}
-	found := func() (*mvccpb.KeyValue, error) { return s.find(ctx, name, token) }
+	// What this node knows of the place is enough while it is the newest, which the write tells.
+	seen := s.sight(ctx, name, client, token)
+	found := func() (kv *mvccpb.KeyValue, err error) {
+		if kv, seen = seen, nil; kv != nil {
+			return kv, nil
+		}
+		return s.find(ctx, name, token)
+	}
 	err := s.change(ctx, found, func(e *Entry) error {
 		if e.Client != client {
 			return ErrNotHolder
 		}
-		last := len(e.Calls) - 1
-		if request == "" && last >= 0 {
-			request = e.Calls[last].ID
+		ended := request
+		if last := len(e.Calls) - 1; ended == "" && last >= 0 {
+			ended = e.Calls[last].ID
 		}
-		e.Calls = withoutID(e.Calls, request)
+		e.Calls = withoutID(e.Calls, ended)
 		return nil
 	})
 	if errors.Is(err, errAbsent) {
@@ -147,22 +154,48 @@ func (s *Service) look(ctx context.Context, key string) (*mvccpb.KeyValue, error
 	}
 }
 
+// byToken asks for the key that was given a token, if it is there: the youngest that is not
+// younger than the token, for a queue's index the matter of a moment.
+func byToken(name string, token int64) *pb.RangeRequest {
+	r := oldest(prefixOf([]byte(name)))
+	r.SortOrder, r.MaxCreateRevision = pb.RangeRequest_DESCEND, token
+	return r
+}
+
+// placeIn returns the key of the place that was given a token from the answer to byToken, nil if there is
+// none.
+func placeIn(resp *pb.RangeResponse, token int64) *mvccpb.KeyValue {
+	if len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != token || isGuard(resp.Kvs[0]) {
+		return nil
+	}
+	return resp.Kvs[0]
+}
+
 // find returns the key of the place that was given a token. errAbsent says that there is none
 // any more, ErrNotHolder that there can't have been.
 func (s *Service) find(ctx context.Context, name string, token int64) (*mvccpb.KeyValue, error) {
-	// The youngest that is not younger than the token: for a queue's index the matter of a
-	// moment.
-	r := oldest(prefixOf([]byte(name)))
-	r.SortOrder, r.MaxCreateRevision = pb.RangeRequest_DESCEND, token
-	resp, err := s.store.Range(ctx, r)
-	switch {
-	case err != nil:
+	resp, err := s.store.Range(ctx, byToken(name, token))
+	if err != nil {
 		return nil, err
-	case token > resp.Header.Revision:
-		return nil, ErrNotHolder
-	case len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != token || isGuard(resp.Kvs[0]):
-		return nil, errAbsent
-	default:
-		return resp.Kvs[0], nil
 	}
+	if token > resp.Header.Revision {
+		return nil, ErrNotHolder
+	}
+	if kv := placeIn(resp, token); kv != nil {
+		return kv, nil
+	}
+	return nil, errAbsent
+}
+
+// sight returns the key of a client's place as this node knows it, without a proof, or nil. Only a
+// write that compares its mod revision, and so is checked for rights, may come of it.
+func (s *Service) sight(ctx context.Context, name, client string, token int64) *mvccpb.KeyValue {
+	resp, err := s.node.Peek(ctx, byToken(name, token), 0)
+	if err != nil {
+		return nil // a proof will tell
+	}
+	if kv := placeIn(resp, token); kv != nil && queue.EntryOf(kv).Client == client {
+		return kv
+	}
+	return nil
 }
