@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/lock/queue"
 )
 
 // Bounds of lists.
@@ -70,21 +71,23 @@ func (s *Service) List(ctx context.Context, r *ListRequest) (*Page, error) {
 	}
 	locks := queues(kvs)
 	if r.ByWaiters {
-		slices.SortStableFunc(locks, func(a, b Listed) int { return cmp.Compare(b.Waiters, a.Waiters) })
+		byWaiters(locks)
 	} else {
-		after, _ = slices.BinarySearchFunc(locks, r.Cursor, func(l Listed, name string) int { return strings.Compare(l.Name, name) })
+		after, _ = slices.BinarySearchFunc(locks, r.Cursor, func(l queued, name string) int { return strings.Compare(l.name, name) })
 	}
 	locks = locks[min(after, len(locks)):]
 	page := &Page{Revision: rev}
 	limit := cmp.Or(r.Limit, MaxListed)
 	if len(locks) > limit {
-		page.Cursor = locks[limit].Name
+		page.Cursor = locks[limit].name
 		if r.ByWaiters {
 			page.Cursor = strconv.Itoa(after + limit)
 		}
 		locks = locks[:limit]
 	}
-	page.Locks = locks
+	for _, l := range locks {
+		page.Locks = append(page.Locks, l.listed())
+	}
 	return page, nil
 }
 
@@ -120,28 +123,56 @@ func (s *Service) places(ctx context.Context, prefix string) (found []*mvccpb.Ke
 // isPlace reports whether a key is a place in a queue.
 func isPlace(kv *mvccpb.KeyValue) bool {
 	dir := keys.Directory(kv.Key)
-	return len(dir) > 1 && kv.Lease != 0 &&
-		(written(kv) || isGuard(kv) || string(kv.Key[len(dir):]) == strconv.FormatInt(kv.Lease, 16))
+	if len(dir) < 2 || kv.Lease == 0 {
+		return false
+	}
+	if string(kv.Key[len(dir):]) == strconv.FormatInt(kv.Lease, 16) {
+		return true
+	}
+	says := queue.EntryOf(kv)
+	return len(says.Calls) > 0 || says.Guards
+}
+
+// queued is a lock with the keys of its queue.
+type queued struct {
+	name string
+	kvs  []*mvccpb.KeyValue
 }
 
 // queues returns the locks that places are of, in the order of names. What is in the queue of
 // a name below stands in that of the name, too.
-func queues(kvs []*mvccpb.KeyValue) []Listed {
+func queues(kvs []*mvccpb.KeyValue) []queued {
 	names := make(map[string]bool)
 	for _, kv := range kvs {
 		names[string(keys.Directory(kv.Key))] = true
 	}
-	var locks []Listed
+	locks := make([]queued, 0, len(names))
 	for dir := range names {
 		from, _ := slices.BinarySearchFunc(kvs, []byte(dir), func(kv *mvccpb.KeyValue, at []byte) int { return bytes.Compare(kv.Key, at) })
 		to := from
 		for to < len(kvs) && bytes.HasPrefix(kvs[to].Key, []byte(dir)) {
 			to++
 		}
-		q := standings(kvs[from:to])
-		holders := slices.Clip(q.Holders())
-		locks = append(locks, Listed{Name: strings.TrimSuffix(dir, "/"), Holders: holders, Waiters: len(q.Places) - len(holders)})
+		locks = append(locks, queued{strings.TrimSuffix(dir, "/"), kvs[from:to]})
 	}
-	slices.SortFunc(locks, func(a, b Listed) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(locks, func(a, b queued) int { return strings.Compare(a.name, b.name) })
 	return locks
+}
+
+// listed reads what the keys say, which for all locks would take long.
+func (l queued) listed() Listed {
+	q := standings(l.kvs)
+	holders := slices.Clip(q.Holders())
+	return Listed{Name: l.name, Holders: holders, Waiters: len(q.Places) - len(holders)}
+}
+
+// byWaiters sorts locks by how many wait for them, most first. Where there is one key nobody waits.
+func byWaiters(locks []queued) {
+	waiters := make(map[string]int)
+	for _, l := range locks {
+		if len(l.kvs) > 1 {
+			waiters[l.name] = l.listed().Waiters
+		}
+	}
+	slices.SortStableFunc(locks, func(a, b queued) int { return cmp.Compare(waiters[b.name], waiters[a.name]) })
 }
