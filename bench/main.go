@@ -13,6 +13,9 @@
 //	lock       each client locks and unlocks a lock of its own
 //	handoff    the clients take turns at -locks locks; an operation is one hand-off,
 //	           its time from the call of Unlock to the return of the next holder's Lock
+//	waiters    all clients but one wait for a lock; then it passes through them, once
+//	held       the clients acquire -keys locks together, and keep them for a long time
+//	list       each client lists -limit locks at a time, of all that are held
 //	grant      each client grants leases
 //	leases     the clients grant -keys leases together and attach a key to each, and end
 //	keepalive  each client renews a lease of its own, with a stream for each renewal
@@ -97,7 +100,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	if _, ok := works[o.work]; !ok {
 		return o, fmt.Errorf("unknown work %q", o.work)
 	}
-	if !slices.Contains(stores, o.store) || o.store != stores[0] && o.work != "lock" && o.work != "handoff" {
+	with := worksWith[o.store]
+	if !slices.Contains(stores, o.store) || with != nil && !slices.Contains(with, o.work) {
 		return o, fmt.Errorf("no %s with %q", o.work, o.store)
 	}
 	if min(o.clients, o.conns, o.keys, o.batch, o.locks) < 1 || o.valueSize < 0 || o.limit < 0 || o.duration <= 0 {
@@ -116,7 +120,7 @@ func (o options) endpointsOf(conn int) []string {
 	return o.endpoints[conn%len(o.endpoints):][:1]
 }
 
-// dial returns connections, all nil for other protocols than etcd's.
+// dial returns connections, all nil for protocols that have their own.
 func (o options) dial() (conns []*clientv3.Client, hangUp func(), err error) {
 	conns = make([]*clientv3.Client, o.conns)
 	hangUp = func() {
@@ -126,7 +130,7 @@ func (o options) dial() (conns []*clientv3.Client, hangUp func(), err error) {
 			}
 		}
 	}
-	if o.store != stores[0] {
+	if slices.Contains(ofOthers, o.store) {
 		return conns, hangUp, nil
 	}
 	for i := range conns {

@@ -25,6 +25,28 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestWorksWithStores(t *testing.T) {
+	for _, c := range []struct {
+		store, work string
+		want        bool
+	}{
+		{"etcd", "put", true},
+		{"grpc", "list", true},
+		{"http", "waiters", true},
+		{"client", "held", true},
+		{"redis", "handoff", true},
+		{"grpc", "put", false},
+		{"client", "list", false},
+		{"redis", "held", false},
+		{"zookeeper", "list", false},
+		{"paper", "lock", false},
+	} {
+		if _, err := parse([]string{"-store", c.store, "-work", c.work}, io.Discard); (err == nil) != c.want {
+			t.Errorf("%s with %s: %v", c.work, c.store, err)
+		}
+	}
+}
+
 func TestEndpointsOf(t *testing.T) {
 	three := []string{"a", "b", "c"}
 	if got := (options{endpoints: three, clients: 3}).endpointsOf(4); !slices.Equal(got, []string{"b"}) {

@@ -17,9 +17,10 @@ const (
 	syncs     = "log fsyncs/op and node"
 	clientCPU = "client CPU, us/op"
 	memory    = "memory, MiB/node"
+	ofEach    = "memory of each, KiB/node"
 )
 
-var metrics = []string{rate, p50, p99, serverCPU, syncs, clientCPU, memory}
+var metrics = []string{rate, p50, p99, serverCPU, syncs, clientCPU, memory, ofEach}
 
 // better reports whether a reaches b, or is better.
 func better(metric string, a, b float64) bool {
@@ -36,6 +37,14 @@ type group struct {
 	figures []figure
 }
 
+// metrics are those that are printed: the memory of each only where something is counted.
+func (g group) metrics() []string {
+	if slices.ContainsFunc(g.figures, func(f figure) bool { return f.counted }) {
+		return metrics
+	}
+	return metrics[:len(metrics)-1]
+}
+
 // figure is one kind of work, with what is asked of it.
 type figure struct {
 	key, title string
@@ -48,12 +57,20 @@ type figure struct {
 	metric string
 	// counted says that the work ends when it is done, rather than after some time.
 	counted bool
+	// prepared says that what it counts is there before it is measured, so that the memory of each is
+	// that which the servers have more by then.
+	prepared bool
+	// api is the protocol of the lock API by which locks are taken of all servers but the first,
+	// to which concurrency.Mutex is left; empty for the same with all.
+	api string
+	// apiOnly leaves servers out that have no choice of shards, and so are not Latchkey.
+	apiOnly bool
 	goals   []goal
 }
 
-// locks reports whether the work is of locks.
+// locks reports whether the work is of locks, as any store has them.
 func (f figure) locks() bool {
-	return len(f.work) > 1 && (f.work[1] == "lock" || f.work[1] == "handoff")
+	return f.api == "" && len(f.work) > 1 && (f.work[1] == "lock" || f.work[1] == "handoff")
 }
 
 // goal is what a metric shall reach with some number of shards: a ratio to the first
@@ -105,6 +122,7 @@ var figures = []group{
 			{metric: rate, shards: 1, must: 1.3, aim: 2},
 		}},
 	}},
+	{title: "Three nodes, hand-offs by the lock API, of etcd by concurrency.Mutex", nodes: 3, figures: byAPI("")},
 	{title: "Three nodes, 512 clients", nodes: 3, figures: []figure{
 		{key: "put-512", title: "put, 512 clients", work: work("put", 512), shards: each, metric: rate, goals: append([]goal{
 			{metric: rate, shards: 1, must: 1.6, aim: 2.2},
@@ -134,13 +152,44 @@ var figures = []group{
 			{metric: rate, shards: 1, must: 1, aim: 1.5},
 		}},
 	}},
+	{title: "One node, hand-offs by the lock API, of etcd by concurrency.Mutex", nodes: 1, figures: byAPI("alone-")},
 	{title: "One node, ranges, 1 client", nodes: 1, figures: ranges()},
+	{title: "One node, 10,000 waiters on one lock", nodes: 1, figures: []figure{waiting("grpc"), waiting("http")}},
+	{title: "One node, 100,000 held locks, of etcd by concurrency.Mutex", nodes: 1, figures: []figure{
+		{key: "held", title: "100,000 locks taken by 512 clients", work: work("held", 512, "-keys", "100000"), api: "grpc", shards: one, metric: ofEach, counted: true},
+		{key: "list", title: "a page of 100 of them, of etcd 100 keys", work: work("list", 1, "-limit", "100"), api: "grpc", shards: one, metric: p50},
+	}},
 	{title: "One node, leases", nodes: 1, figures: []figure{
 		{
 			key: "leases", title: "100,000 leases with a key each, 512 clients", work: work("leases", 512, "-keys", "100000"), shards: one, metric: memory, counted: true,
 			goals: []goal{{metric: memory, shards: 1, must: 0.6, aim: 0.4}},
 		},
 	}},
+}
+
+// waiting is a lock that passes through 10,000 clients that wait for it, by a protocol of the lock API.
+// Of etcd's mutex as many time out before they stand in the queue.
+func waiting(api string) figure {
+	return figure{
+		key: "waiters-" + api, title: "10,000 waiters, by " + api, work: work("waiters", 10_001), api: api, apiOnly: true,
+		shards: one, metric: ofEach, counted: true, prepared: true,
+	}
+}
+
+// byAPI are hand-offs by each protocol of the lock API, with keys that begin so.
+func byAPI(prefix string) (all []figure) {
+	for _, f := range []figure{
+		{key: "handoff-64", title: "hand-off, 64 clients on 8 locks", work: work("handoff", 64, "-locks", "8")},
+		{key: "handoff-100", title: "hand-off, 100 clients on one lock", work: work("handoff", 100)},
+	} {
+		for _, api := range []string{"grpc", "http", "client"} {
+			all = append(all, figure{
+				key: prefix + f.key + "-" + api, title: f.title + ", by " + api, work: f.work, api: api, shards: sixteen, metric: rate,
+				goals: []goal{{metric: rate, shards: 1, must: 3, aim: 6}},
+			})
+		}
+	}
+	return all
 }
 
 // ranges are ranges of all keys that there are, and with a limit of some of 20,000.

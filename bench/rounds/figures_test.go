@@ -79,6 +79,16 @@ func TestVariants(t *testing.T) {
 	if redis := (variant{server: servers[2]}); f.measuredWith(redis) || !g.figures[0].measuredWith(redis) {
 		t.Error("locks and nothing else are measured of redis")
 	}
+	byAPI := figure{shards: one, api: "grpc", work: work("handoff", 1)}
+	only := byAPI
+	only.apiOnly = true
+	etcd, latchkey, redis := variant{server: servers[0]}, variant{server: servers[1], shards: 1}, variant{server: servers[2]}
+	if !byAPI.measuredWith(etcd) || !byAPI.measuredWith(latchkey) || byAPI.measuredWith(redis) {
+		t.Error("the lock API is not compared with etcd's mutex alone")
+	}
+	if only.measuredWith(etcd) || !only.measuredWith(latchkey) {
+		t.Error("what only the lock API can do is measured of others")
+	}
 	for shards, want := range map[int]bool{0: true, 1: true, 4: true, 16: false} {
 		if f.measuredWith(variant{shards: shards}) != want {
 			t.Errorf("measured with %d shards: %v", shards, !want)

@@ -54,6 +54,9 @@ func (b bench) measure(ctx context.Context, g group, v variant, round int) (samp
 			add(f, nil, err)
 			continue
 		}
+		if f.api != "" && v.server.name != b.servers[0].name {
+			r.store = f.api
+		}
 		values, failed := b.figure(ctx, r, f)
 		add(f, values, failed)
 	}
@@ -81,7 +84,7 @@ func (b bench) figure(ctx context.Context, r running, f figure) (map[string]floa
 		"-store", r.store, "-endpoints", strings.Join(r.endpoints, ","), "-conns", strconv.Itoa(connections * len(r.nodes)),
 		"-for", length.String(), "-warmup", warmup.String(),
 	}, f.work...)
-	return r.drive(ctx, b.driver, args)
+	return r.drive(ctx, b.driver, args, f)
 }
 
 // idle measures what the server uses while nobody asks it anything.
@@ -102,8 +105,12 @@ func (r running) idle(ctx context.Context, d time.Duration) (map[string]float64,
 	return values, nil
 }
 
-// drive has bench do one kind of work.
-func (r running) drive(ctx context.Context, driver string, args []string) (map[string]float64, error) {
+// drive has bench do the work of a figure.
+func (r running) drive(ctx context.Context, driver string, args []string, f figure) (map[string]float64, error) {
+	before, err := r.used(ctx)
+	if err != nil {
+		return nil, err
+	}
 	cmd := exec.CommandContext(ctx, driver, args...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -130,6 +137,13 @@ func (r running) drive(ctx context.Context, driver string, args []string) (map[s
 		return nil, err
 	}
 	r.add(values, began, ended, ops)
+	if f.counted {
+		with := ended
+		if f.prepared {
+			with = began
+		}
+		values[ofEach] = grown(before, with) / ops * 1024
+	}
 	clients := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() - began.clients
 	values[clientCPU] = float64(clients.Microseconds()) / ops
 	return values, nil

@@ -43,3 +43,10 @@ func TestUsageOfAnOperation(t *testing.T) {
 		}
 	}
 }
+
+func TestMemoryOfEach(t *testing.T) {
+	began, ended := usage{rss: []float64{10, 30}}, usage{rss: []float64{20, 50}}
+	if got := grown(began, ended); got != 15 {
+		t.Errorf("each node has grown by %v MiB, want 15", got)
+	}
+}

@@ -69,9 +69,9 @@ func (p page) markdown(charts string) string {
 	}
 	p.goals(&b)
 	for _, g := range p.groups {
-		fmt.Fprintf(&b, "\n## %s\n\n| work | server | %s |\n|---|---|%s\n", g.title, strings.Join(metrics, " | "), strings.Repeat("--:|", len(metrics)))
+		fmt.Fprintf(&b, "\n## %s\n\n| work | server | %s |\n|---|---|%s\n", g.title, strings.Join(g.metrics(), " | "), strings.Repeat("--:|", len(g.metrics())))
 		for _, f := range g.figures {
-			p.rows(&b, f)
+			p.rows(&b, f, g.metrics())
 		}
 		if charts == "" {
 			continue
@@ -88,7 +88,7 @@ func (p page) markdown(charts string) string {
 }
 
 // rows writes a figure, a row for each variant. The metric that matters is bold.
-func (p page) rows(b *strings.Builder, f figure) {
+func (p page) rows(b *strings.Builder, f figure, metrics []string) {
 	title := f.title
 	for _, v := range f.variants(p.servers) {
 		fmt.Fprintf(b, "| %s | %s |", title, v.name())
@@ -124,8 +124,8 @@ func (p page) cell(f figure, v variant, metric string) string {
 	return text
 }
 
-// first returns the variant that the others are compared with.
-func (p page) first(f figure) variant { return f.variants(p.servers[:1])[0] }
+// first returns the variant that the others are compared with: of the first server, unless that is left out.
+func (p page) first(f figure) variant { return f.variants(p.servers)[0] }
 
 // goals writes what the figures shall reach, and what they do.
 func (p page) goals(b *strings.Builder) {

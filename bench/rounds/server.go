@@ -94,7 +94,10 @@ func (f figure) measuredWith(v variant) bool {
 	if v.server.rival != nil {
 		return f.locks()
 	}
-	return v.shards == 0 || slices.Contains(f.shards, v.shards)
+	if v.shards == 0 {
+		return !f.apiOnly
+	}
+	return slices.Contains(f.shards, v.shards)
 }
 
 // build builds a package of the module in a folder, which lies below the root of this

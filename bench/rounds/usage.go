@@ -66,6 +66,14 @@ func (r running) add(values map[string]float64, began, ended usage, ops float64)
 	}
 }
 
+// grown returns how much more memory each node holds at the end, in MiB.
+func grown(began, ended usage) (mib float64) {
+	for i := range ended.rss {
+		mib += (ended.rss[i] - began.rss[i]) / float64(len(ended.rss))
+	}
+	return mib
+}
+
 // cpu returns the CPU time that a process has used.
 func cpu(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -23,7 +23,7 @@ const module = "github.com/latchkey-db/latchkey"
 // fails.
 var allowed = map[string][]string{
 	"cmd/latchkey": {"internal/command", "internal/config", "internal/datadir", "internal/node"},
-	"bench":        {"internal/etcdlog", "internal/invariant"},
+	"bench":        {"api/latchkey/v1", "client", "internal/etcdlog", "internal/invariant"},
 	"bench/outage": {"e2e/faults"},
 	"bench/rounds": {"e2e/faults", "internal/freeport"},
 	"e2e/faults":   {"e2e/faults/syncfs", "internal/etcdlog", "internal/freeport"},
