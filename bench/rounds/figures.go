@@ -122,7 +122,7 @@ var figures = []group{
 			{metric: rate, shards: 1, must: 1.3, aim: 2},
 		}},
 	}},
-	{title: "Three nodes, hand-offs by the lock API, of etcd by concurrency.Mutex", nodes: 3, figures: byAPI("")},
+	{title: "Three nodes, hand-offs by the lock API, of etcd by concurrency.Mutex", nodes: 3, figures: byAPI("", "")},
 	{title: "Three nodes, 512 clients", nodes: 3, figures: []figure{
 		{key: "put-512", title: "put, 512 clients", work: work("put", 512), shards: each, metric: rate, goals: append([]goal{
 			{metric: rate, shards: 1, must: 1.6, aim: 2.2},
@@ -152,7 +152,7 @@ var figures = []group{
 			{metric: rate, shards: 1, must: 1, aim: 1.5},
 		}},
 	}},
-	{title: "One node, hand-offs by the lock API, of etcd by concurrency.Mutex", nodes: 1, figures: byAPI("alone-")},
+	{title: "One node, hand-offs by the lock API, of etcd by concurrency.Mutex", nodes: 1, figures: byAPI("alone-", "one node, ")},
 	{title: "One node, ranges, 1 client", nodes: 1, figures: ranges()},
 	{title: "One node, 10,000 waiters on one lock", nodes: 1, figures: []figure{waiting("grpc"), waiting("http")}},
 	{title: "One node, 100,000 held locks, of etcd by concurrency.Mutex", nodes: 1, figures: []figure{
@@ -176,15 +176,15 @@ func waiting(api string) figure {
 	}
 }
 
-// byAPI are hand-offs by each protocol of the lock API, with keys that begin so.
-func byAPI(prefix string) (all []figure) {
+// byAPI are hand-offs by each protocol of the lock API, with keys and titles that begin so.
+func byAPI(prefix, where string) (all []figure) {
 	for _, f := range []figure{
 		{key: "handoff-64", title: "hand-off, 64 clients on 8 locks", work: work("handoff", 64, "-locks", "8")},
 		{key: "handoff-100", title: "hand-off, 100 clients on one lock", work: work("handoff", 100)},
 	} {
 		for _, api := range []string{"grpc", "http", "client"} {
 			all = append(all, figure{
-				key: prefix + f.key + "-" + api, title: f.title + ", by " + api, work: f.work, api: api, shards: sixteen, metric: rate,
+				key: prefix + f.key + "-" + api, title: where + f.title + ", by " + api, work: f.work, api: api, shards: sixteen, metric: rate,
 				goals: []goal{{metric: rate, shards: 1, must: 3, aim: 6}},
 			})
 		}
