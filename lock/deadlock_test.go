@@ -490,6 +490,9 @@ func TestDeadlockCost(t *testing.T) {
 		ctx, cancel := context.WithCancel(n.ctx())
 		var all sync.WaitGroup
 		for i := range waiters {
+			if i%1000 == 999 {
+				time.Sleep(time.Second) // more at once than wait for the log are turned away
+			}
 			all.Go(func() {
 				r := &Request{Name: "l", Client: fmt.Sprint("client ", i), TTL: 10 * time.Minute, Wait: time.Hour}
 				if _, err := n.all[i%3].Acquire(ctx, r); !errors.Is(err, context.Canceled) {
