@@ -24,9 +24,12 @@ type catchUp struct {
 	// st is pinned.
 	st *state
 	w  *watcher
-	// from is the first revision to read; run moves it behind what it has read.
-	from   int64
-	events []*mvccpb.Event
+	// from and to are the first and the last revision to read; run moves from behind what
+	// it has read.
+	from, to int64
+	events   []*mvccpb.Event
+	// places are those of the events, if the watcher wants them.
+	places []uint32
 
 	// revs, last and bytes describe events: the number of distinct revisions,
 	// the highest, and the size.
@@ -38,7 +41,7 @@ type catchUp struct {
 	buf      []byte
 }
 
-// run reads from c.from on: to the state's revision, or until a batch is full,
+// run reads from c.from on: to c.to, or until a batch is full,
 // or for as long as one step may take.
 func (c *catchUp) run() (err error) {
 	c.versions, err = c.s.db.NewIter(c.s.layout.versionBounds())
@@ -64,7 +67,7 @@ func (c *catchUp) room(rev int64) bool {
 
 // runRange walks history in the order of changes.
 func (c *catchUp) runRange() (err error) {
-	h, err := openHistory(c.s.db, c.s.layout, stamp{rev: c.from}, c.st.rev)
+	h, err := openHistory(c.s.db, c.s.layout, stamp{rev: c.from}, c.to)
 	if err != nil {
 		return err
 	}
@@ -86,7 +89,7 @@ func (c *catchUp) runRange() (err error) {
 			return err
 		}
 	}
-	c.from = c.st.rev + 1
+	c.from = c.to + 1
 	return h.err
 }
 
@@ -96,7 +99,7 @@ func (c *catchUp) runPoint() (err error) {
 	key := c.w.span.Start
 	// Versions sort newest first: the bounds are the other way round.
 	oldest := l.appendVersion(nil, key, c.from-1, maxSub)
-	newest := l.appendVersion(nil, key, c.st.rev, maxSub)
+	newest := l.appendVersion(nil, key, c.to, maxSub)
 	iter, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: newest, UpperBound: oldest})
 	if err != nil {
 		return err
@@ -112,7 +115,7 @@ func (c *catchUp) runPoint() (err error) {
 			return err
 		}
 	}
-	c.from = c.st.rev + 1
+	c.from = c.to + 1
 	return iter.Error()
 }
 
@@ -146,6 +149,9 @@ func (c *catchUp) add(key []byte, at stamp) error {
 		}
 	}
 	c.events = append(c.events, ev)
+	if c.w.opts.Places {
+		c.places = append(c.places, at.sub)
+	}
 	c.bytes += size
 	if at.rev != c.last {
 		c.last = at.rev

@@ -19,6 +19,9 @@ var (
 	// ErrEmptyOp is returned when an operation on the taken path of a
 	// transaction holds no request.
 	ErrEmptyOp = errors.New("mvcc: empty operation in transaction")
+	// ErrHeld is returned for a compaction up to a revision, and a hash at one, below
+	// which a transaction that is not settled may still change something.
+	ErrHeld = errors.New("mvcc: a transaction that is not settled holds keys")
 )
 
 // ErrReplaced is returned by reads whose View was opened before the store's
@@ -33,5 +36,5 @@ var ErrCorrupt = errors.New("mvcc: corrupt data")
 // dropped and the replica stopped.
 func Rejected(err error) bool {
 	return errors.Is(err, ErrCompacted) || errors.Is(err, ErrFutureRev) || errors.Is(err, ErrKeyNotFound) ||
-		errors.Is(err, ErrLeaseNotFound) || errors.Is(err, ErrEmptyOp)
+		errors.Is(err, ErrLeaseNotFound) || errors.Is(err, ErrEmptyOp) || errors.Is(err, ErrHeld)
 }

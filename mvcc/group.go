@@ -65,7 +65,8 @@ func (g *Group) Add(id int64, o WatchOptions) (rev int64) {
 	w := &watcher{group: g, id: id, opts: o, span: keys.FromRange(o.Key, o.End), point: len(o.End) == 0}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	resolved := g.s.state.Load().resolved
+	st := g.s.state.Load()
+	resolved := st.resolvedOf(w.span)
 	rev = resolved
 	w.next = max(o.Start, 1)
 	if o.Start == 0 {
@@ -89,7 +90,7 @@ func (g *Group) Add(id int64, o WatchOptions) (rev int64) {
 		}
 		g.future[w] = struct{}{}
 	}
-	w.syncLocked()
+	w.placeLocked(st)
 	return rev
 }
 
@@ -142,14 +143,27 @@ func (g *Group) Ready() <-chan struct{} { return g.wake }
 
 func (g *Group) signal() { g.notify() }
 
-// Await reports whether the store has resolved rev. If not, the group is woken when it
+// resolvedLocked returns the revision that the store has resolved for all that the group
+// watches. hub.mu must be held.
+func (g *Group) resolvedLocked() int64 {
+	st := g.s.state.Load()
+	rev := st.resolved
+	if len(st.holds) > 0 {
+		for _, w := range g.watchers {
+			rev = min(rev, st.resolvedOf(w.span))
+		}
+	}
+	return rev
+}
+
+// Await reports whether the store has resolved rev for all that the group watches. If not, the group is woken when it
 // has, or before: of several revisions that are waited for it is woken at the lowest,
 // and who waits for another asks again.
 func (g *Group) Await(rev int64) bool {
 	h := &g.s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if g.closed || g.s.state.Load().resolved >= rev && g.s.loaded() {
+	if g.closed || g.resolvedLocked() >= rev && g.s.loaded() {
 		return true
 	}
 	if lowest, ok := h.awaiting[g]; !ok || rev < lowest {
@@ -165,14 +179,14 @@ func (g *Group) Empty() bool {
 	return len(g.watchers) == 0
 }
 
-// Progress returns the revision that the store has resolved if every watcher of the group has been
-// handed everything up to it by Poll and has started by then. It returns false
+// Progress returns the revision that the store has resolved for all that the group watches, if
+// every watcher of it has been handed everything up to it by Poll and has started by then. It returns false
 // if not, and for a group without watchers.
 func (g *Group) Progress() (rev int64, ok bool) {
 	h := &g.s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	rev = g.s.state.Load().resolved
+	rev = g.resolvedLocked()
 	for w := range g.future {
 		if w.opts.Start <= rev {
 			delete(g.future, w)
@@ -186,9 +200,13 @@ func (g *Group) ProgressOf(id int64) (rev int64, ok bool) {
 	h := &g.s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	rev = g.s.state.Load().resolved
+	st := g.s.state.Load()
 	w := g.watchers[id]
-	return rev, w != nil && !w.behind && w.opts.Start <= rev && g.s.loaded()
+	if w == nil {
+		return st.resolved, false
+	}
+	rev = st.resolvedOf(w.span)
+	return rev, !w.behind && w.opts.Start <= rev && g.s.loaded()
 }
 
 // Poll returns the next batch of one of the watchers, or false if there is none
@@ -232,8 +250,8 @@ func (g *Group) pollLocked(w *watcher) (WatchBatch, bool, error) {
 		w.becomeLocked(watcherEnded)
 		return WatchBatch{ID: w.id, CompactRev: st.compact}, true, nil
 	}
-	c := catchUp{s: g.s, st: st, w: w, from: w.next}
-	if w.next <= st.rev {
+	c := catchUp{s: g.s, st: st, w: w, from: w.next, to: st.readable(w.span)}
+	if w.next <= c.to {
 		g.s.hub.mu.Unlock()
 		err := c.run()
 		g.s.hub.mu.Lock()
@@ -245,10 +263,8 @@ func (g *Group) pollLocked(w *watcher) (WatchBatch, bool, error) {
 		}
 		w.next = c.from
 	}
-	if w.next > g.s.state.Load().rev {
-		w.syncLocked()
-	}
-	return WatchBatch{ID: w.id, Events: c.events, Rev: st.resolved}, len(c.events) > 0, nil
+	w.placeLocked(g.s.state.Load())
+	return WatchBatch{ID: w.id, Events: c.events, Places: c.places, Rev: st.resolvedOf(w.span)}, len(c.events) > 0, nil
 }
 
 // loaded reports whether the state is that of the content in Pebble.

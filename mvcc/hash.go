@@ -16,7 +16,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // retain: of each key its state at rev, and all changes of rev. Up to a negative revision
 // there are none. Stores with equal content up to rev agree on it, however far they have been
 // compacted up to rev, and swept. It returns the revision it hashed at and the compaction
-// revision. It returns ErrCompacted, ErrFutureRev, ErrReplaced or a fault of storage.
+// revision. It returns ErrCompacted, ErrFutureRev, ErrHeld, ErrReplaced or a fault of storage.
 func (v *View) HashKV(rev int64) (sum uint32, compactRev, hashRev int64, err error) {
 	return v.hashUpTo(rev, func(rev int64) int64 { return rev })
 }
@@ -37,6 +37,9 @@ func (v *View) hashUpTo(rev int64, floor func(rev int64) int64) (sum uint32, com
 		return 0, 0, 0, ErrCompacted
 	case rev == 0:
 		rev = v.rev
+	}
+	if rev > v.HeldFrom() {
+		return 0, 0, 0, ErrHeld
 	}
 	h := crc32.New(castagnoli)
 	if err := v.settle(v.hashVersions(h, rev, floor(rev))); err != nil {

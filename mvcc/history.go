@@ -32,7 +32,7 @@ type run struct {
 // be in the batch before flushHistory.
 func (w *Writer) note(key []byte, at stamp) error {
 	r := &w.run
-	if r.n > 0 && (at.rev != r.first.rev || r.n == maxRun || len(r.list)+len(key) > maxRunBytes) {
+	if r.n > 0 && (at != r.first.plus(r.n) || r.n == maxRun || len(r.list)+len(key) > maxRunBytes) {
 		if err := w.flushHistory(); err != nil {
 			return err
 		}

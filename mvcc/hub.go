@@ -19,12 +19,16 @@ type hub struct {
 	// points and ranges hold the synced watchers, by what they watch.
 	points map[string]*watcherSet
 	ranges adt.IntervalTree
+	// parked holds the parked watchers.
+	parked map[*watcher]struct{}
 	// synced is the number of watchers in points and ranges, lagging that of the
 	// lagging ones, and queued the number of events in the queues of all.
 	synced, lagging, queued int
 	// awaiting are the groups that want to be woken once the store has resolved a
 	// revision.
 	awaiting map[*Group]int64
+	// settled is closed when holds have changed; nil until somebody waits for that.
+	settled chan struct{}
 	// overflowed are the watchers whose queues the running publish has found
 	// full. They are still in points and ranges.
 	overflowed []*watcher
@@ -34,6 +38,7 @@ func (h *hub) init() {
 	h.groups = make(map[*Group]struct{})
 	h.points = make(map[string]*watcherSet)
 	h.awaiting = make(map[*Group]int64)
+	h.parked = make(map[*watcher]struct{})
 	h.ranges = adt.NewIntervalTree()
 }
 
@@ -110,7 +115,12 @@ func (h *hub) removeLocked(w *watcher) {
 func (h *hub) publish(w *Writer, st *state) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	old := w.s.state.Load()
+	st.resolved = max(old.resolved, st.rev)
 	if h.synced > 0 {
+		for _, set := range w.held {
+			h.retireLocked(set, old.resolved)
+		}
 		for i := range w.pending.changes {
 			h.dispatchLocked(w, &w.pending.changes[i])
 		}
@@ -121,15 +131,22 @@ func (h *hub) publish(w *Writer, st *state) {
 		h.overflowed = h.overflowed[:0]
 	}
 	w.pending.dropValues()
-	st.resolved = max(w.s.state.Load().resolved, st.rev)
+	if w.reheld {
+		st.holds.settle(old)
+	}
 	w.s.state.Store(st)
-	h.awaitedLocked(st.resolved)
+	if w.reheld {
+		h.reviewLocked(st)
+		h.settledLocked()
+	}
+	h.awaitedLocked()
 }
 
-// awaitedLocked wakes the groups that wait for no more than rev. h.mu must be held.
-func (h *hub) awaitedLocked(rev int64) {
+// awaitedLocked wakes the groups for which what they wait for is resolved. h.mu must be
+// held.
+func (h *hub) awaitedLocked() {
 	for g, want := range h.awaiting {
-		if want <= rev {
+		if want <= g.resolvedLocked() {
 			delete(h.awaiting, g)
 			g.signal()
 		}
@@ -166,22 +183,24 @@ func (h *hub) offerLocked(set *watcherSet, e *liveEvent) {
 	}
 }
 
-// rewindLocked makes every synced watcher read history from where it is, after
-// the content of the store has been replaced. before is the revision up to which
-// synced watchers had been served. h.mu must be held.
-func (h *hub) rewindLocked(before, rev int64) {
+// rewindLocked makes every watcher read history from where it is, after the content of the
+// store has been replaced by st. before is the revision up to which synced watchers
+// had been served. h.mu must be held.
+func (h *hub) rewindLocked(before int64, st *state) {
 	for g := range h.groups {
 		for _, w := range g.watchers {
-			if w.state != watcherSynced {
+			switch w.state {
+			case watcherSynced:
+				if w.set != nil {
+					h.removeLocked(w)
+				}
+				w.lagLocked(max(w.min, before+1))
+			case watcherParked:
+				w.lagLocked(w.next)
+			case watcherLagging, watcherEnded, watcherRemoved:
 				continue
 			}
-			if w.set != nil {
-				h.removeLocked(w)
-			}
-			w.lagLocked(max(w.min, before+1))
-			if w.next > rev {
-				w.syncLocked()
-			}
+			w.placeLocked(st)
 			w.settleLocked()
 		}
 		g.signal()

@@ -16,6 +16,7 @@ const (
 	spaceVersions = 'k'
 	spaceHistory  = 'h'
 	spaceMeta     = 'm'
+	spaceHolds    = 't'
 )
 
 // stampLen is the length of a revision and a sub in a storage key, and runLen that
@@ -47,6 +48,13 @@ func (l layout) versionBounds() *pebble.IterOptions {
 func (l layout) historyBounds(from stamp, rev int64) *pebble.IterOptions {
 	return &pebble.IterOptions{LowerBound: l.appendHistory(nil, from), UpperBound: l.appendHistory(nil, stamp{rev: rev + 1})}
 }
+
+// holdBounds returns the bounds of all holds.
+func (l layout) holdBounds() *pebble.IterOptions {
+	return &pebble.IterOptions{LowerBound: l.start(spaceHolds), UpperBound: l.start(spaceHolds + 1)}
+}
+
+func (l layout) hold(id string) []byte { return append(l.start(spaceHolds), id...) }
 
 func (l layout) meta(name string) []byte { return append(l.start(spaceMeta), name...) }
 
@@ -129,6 +137,9 @@ func (a stamp) next() stamp {
 	}
 	return stamp{a.rev, a.sub + 1}
 }
+
+// plus returns the stamp n changes behind a in the same revision.
+func (a stamp) plus(n uint32) stamp { return stamp{a.rev, a.sub + n} }
 
 // Kinds of records.
 const (

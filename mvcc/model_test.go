@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"pgregory.net/rapid"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 var (
@@ -147,6 +150,13 @@ type machine struct {
 	pubComp   int64
 	// held are views that stay open while things go on.
 	held []heldView
+	// transactions are those that hold keys, and visible those that published states know
+	// of. Of numbers up to promised no more may be
+	// given to others. resolvedTo is what the store has been told of that.
+	transactions, visible []*heldKeys
+	promised, resolvedTo  int64
+	// inserted, if there is one, hears of n changes that come in at i of the model's log.
+	inserted func(t *rapid.T, i, n int)
 }
 
 type heldView struct {
@@ -163,8 +173,8 @@ func (x *machine) writer() *Writer {
 
 func (x *machine) opts(t *rapid.T) Opts {
 	o := Opts{Want: rapid.IntRange(0, 5).Draw(t, "want") > 0}
-	if rapid.IntRange(0, 5).Draw(t, "ordered") == 0 {
-		o.Number = x.m.rev + rapid.Int64Range(1, 3).Draw(t, "gap")
+	if x.promised > x.m.rev || rapid.IntRange(0, 5).Draw(t, "ordered") == 0 {
+		o.Number = max(x.m.rev, x.promised) + rapid.Int64Range(1, 3).Draw(t, "gap")
 	}
 	return o
 }
@@ -183,6 +193,9 @@ func (x *machine) settle(t *rapid.T, c *modelCmd, got, want error) {
 
 func (x *machine) put(t *rapid.T) {
 	req, o, w := drawPut(t), x.opts(t), x.writer()
+	if x.meets(t, nil, []keys.Span{keys.Point(req.Key)}) {
+		return
+	}
 	c := x.m.begin(&x.leases, o.Number)
 	got, err := w.Put(req, o)
 	want := c.checkPut(req)
@@ -196,6 +209,9 @@ func (x *machine) put(t *rapid.T) {
 
 func (x *machine) delete(t *rapid.T) {
 	req, o, w := drawDelete(t), x.opts(t), x.writer()
+	if x.meets(t, nil, []keys.Span{keys.FromRange(req.Key, req.RangeEnd)}) {
+		return
+	}
 	c := x.m.begin(&x.leases, o.Number)
 	got, err := w.DeleteRange(req, o)
 	a := c.del(req)
@@ -209,6 +225,13 @@ func (x *machine) delete(t *rapid.T) {
 func (x *machine) deleteKeys(t *rapid.T) {
 	ks := rapid.SliceOfN(rapid.SampledFrom(someKeys), 0, 5).Draw(t, "keys")
 	o, w := x.opts(t), x.writer()
+	var spans []keys.Span
+	for _, k := range ks {
+		spans = append(spans, keys.Point([]byte(k)))
+	}
+	if x.meets(t, nil, spans) {
+		return
+	}
 	c := x.m.begin(&x.leases, o.Number)
 	var victims [][]byte
 	before := len(c.now)
@@ -231,6 +254,18 @@ func (x *machine) deleteKeys(t *rapid.T) {
 
 func (x *machine) transact(t *rapid.T) {
 	req, o, w := drawTxn(t, x.m, 2), x.opts(t), x.writer()
+	var reads, writes []keys.Span
+	EachSpan(req, func(s keys.Span, write bool) bool {
+		if write {
+			writes = append(writes, s)
+		} else {
+			reads = append(reads, s)
+		}
+		return true
+	})
+	if x.meets(t, reads, writes) {
+		return
+	}
 	c := x.m.begin(&x.leases, o.Number)
 	got, err := w.Txn(req, o)
 	want := c.checkTxn(req)
@@ -250,7 +285,7 @@ func (x *machine) compactSome(t *rapid.T) {
 		rev = x.m.rev
 	}
 	c := x.m.begin(&x.leases, 0)
-	got, want := w.Compact(rev), x.m.compactTo(rev)
+	got, want := w.Compact(rev), x.compactTo(rev)
 	x.settle(t, c, got, want)
 }
 
@@ -261,6 +296,12 @@ func (x *machine) publish(*rapid.T) {
 	x.commit(x.w)
 	x.w.batch.Close()
 	x.w = nil
+	for _, h := range x.transactions {
+		if h.from == 0 {
+			h.from = max(h.bound, x.published.rev, x.resolvedTo)
+		}
+	}
+	x.visible = slices.Clone(x.transactions)
 	x.published = modelState{rev: x.m.rev, kvs: x.m.at(x.m.rev)}
 	x.pubComp = x.m.compact
 }
@@ -351,7 +392,7 @@ func (x *machine) release(t *rapid.T) {
 	defer h.v.Close()
 	m := *x.m
 	m.rev, m.compact = h.v.Rev(), h.v.Compacted()
-	for rev := max(m.compact, 0); rev <= m.rev; rev++ {
+	for rev := max(m.compact, 0); rev <= min(m.rev, h.v.ResolvedOf()); rev++ {
 		req := &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, Revision: rev}
 		got, err := h.v.Range(background, req)
 		if err != nil {
@@ -379,7 +420,7 @@ func (x *machine) hash(t *rapid.T, rev int64) (sums [2]uint32) {
 }
 
 func (x *machine) sweepSome(t *rapid.T) {
-	rev := rapid.Int64Range(max(x.pubComp, 0), x.published.rev).Draw(t, "hash revision")
+	rev := rapid.Int64Range(max(x.pubComp, 1), min(x.published.rev, x.s.ResolvedOf())).Draw(t, "hash revision")
 	before := x.hash(t, rev)
 	if _, err := x.s.Sweep(rapid.IntRange(1, 5).Draw(t, "limit")); err != nil {
 		t.Fatalf("sweep: %v", err)
@@ -395,7 +436,8 @@ func (x *machine) reopen(t *rapid.T) {
 	for len(x.held) > 0 {
 		x.release(t)
 	}
-	before := x.hash(t, 0)
+	rev := min(x.bound(), x.published.rev)
+	before := x.hash(t, rev)
 	if rapid.Bool().Draw(t, "reload") {
 		v := x.s.View()
 		x.s.BeginReload()
@@ -409,8 +451,13 @@ func (x *machine) reopen(t *rapid.T) {
 	} else {
 		x.close()
 		x.open()
+		// Nobody knows any more what was promised.
+		for _, h := range x.transactions {
+			h.from = h.bound
+		}
+		x.resolvedTo = 0
 	}
-	if after := x.hash(t, 0); after != before {
+	if after := x.hash(t, rev); after != before {
 		t.Fatalf("reopening changed the hash from %x to %x", before, after)
 	}
 }

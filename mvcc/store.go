@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // Store is the versioned keys of one replica. The side that applies commands
@@ -39,9 +41,10 @@ type Store struct {
 type state struct {
 	applied
 	// resolved is the revision up to which it is known that no change will come
-	// any more. Other than rev it is not replicated.
+	// any more, but to keys that are held. Other than rev it is not replicated.
 	// Invariant: resolved >= rev.
 	resolved int64
+	holds    holds
 	// base is the revision of the newest change up to compact that there ever
 	// was: whoever has seen it has missed nothing by compaction.
 	base      int64
@@ -71,6 +74,7 @@ func Open(db *pebble.DB, prefix []byte) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	st.holds.settle(&state{})
 	s.install(st)
 	return s, nil
 }
@@ -91,11 +95,13 @@ func (s *Store) Reload() error {
 	}
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
-	before := s.state.Load().resolved
+	before := s.state.Load()
 	// What was promised of the content that this one goes on from still holds.
-	st.resolved = max(st.resolved, before)
+	st.resolved = max(st.resolved, before.resolved)
+	st.holds.settle(before)
 	s.install(st)
-	s.hub.rewindLocked(before, st.resolved)
+	s.hub.rewindLocked(before.resolved, st)
+	s.hub.settledLocked()
 	return nil
 }
 
@@ -129,6 +135,9 @@ func (s *Store) load() (*state, error) {
 			st.rev, st.compact, done.rev, st.added, done.removed, ErrCorrupt)
 	}
 	if err := s.loadCurrent(st); err != nil {
+		return nil, err
+	}
+	if err := s.loadHolds(st); err != nil {
 		return nil, err
 	}
 	st.epoch = &epoch{compact: st.compact}
@@ -193,12 +202,21 @@ func (s *Store) Rev() int64 { return s.state.Load().rev }
 // Compacted returns the compaction revision, -1 if there was no compaction.
 func (s *Store) Compacted() int64 { return s.state.Load().compact }
 
-// Resolved returns the revision up to which no change will come any more: Rev, or
-// what Resolve has said.
+// Resolved returns the revision up to which no change will come any more, but to keys that
+// are held exclusively: Rev, or what Resolve has said.
 func (s *Store) Resolved() int64 { return s.state.Load().resolved }
 
-// Resolve says that no change up to revision rev will come any more. The caller
-// has it from the leader, and the store holds all changes up to rev.
+// ResolvedOf returns the revision up to which no change to the keys of spans, or without
+// spans to any key, will come any more: Resolved, and where keys are held exclusively no
+// more than was resolved when that began.
+func (s *Store) ResolvedOf(spans ...keys.Span) int64 { return s.state.Load().resolvedOf(spans...) }
+
+// HeldFrom is View.HeldFrom of the newest published state.
+func (s *Store) HeldFrom(spans ...keys.Span) int64 { return s.state.Load().holds.from(spans) }
+
+// Resolve says that no change up to revision rev will come any more, but to keys that are
+// held. The caller has it from the leader, and the store has all changes and holds that
+// came before.
 func (s *Store) Resolve(rev int64) {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
@@ -209,7 +227,7 @@ func (s *Store) Resolve(rev int64) {
 	st := *old
 	st.resolved = rev
 	s.state.Store(&st)
-	s.hub.awaitedLocked(rev)
+	s.hub.awaitedLocked()
 }
 
 // Size returns the logical size in bytes of the retained versions: superseded

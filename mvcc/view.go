@@ -4,6 +4,8 @@ import (
 	"context"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // View reads one published state. It is for one goroutine and must be closed,
@@ -50,6 +52,14 @@ func (v *View) reopen(rev int64) error {
 // one that At has named.
 func (v *View) Rev() int64 { return v.rev }
 
+// ResolvedOf is Store.ResolvedOf as of the view.
+func (v *View) ResolvedOf(spans ...keys.Span) int64 { return v.st.resolvedOf(spans...) }
+
+// HeldFrom returns the revision up to which the view lacks no change to the keys of spans, or
+// without spans to any key, because of an exclusive hold, or the highest number if none
+// of them is held so.
+func (v *View) HeldFrom(spans ...keys.Span) int64 { return v.st.holds.from(spans) }
+
 // At makes the view one of revision rev: what came later is not seen, and answers
 // say that rev is the newest there is. The caller knows that no change up to rev
 // is missing. At returns ErrCompacted if the state of then is gone. Transactions
@@ -61,6 +71,9 @@ func (v *View) At(rev int64) error {
 	v.rev = rev
 	return nil
 }
+
+// Past reports whether the view is of a revision that the state has left behind.
+func (v *View) Past() bool { return v.rev < v.top }
 
 // Forget makes requests for revisions below rev answer ErrCompacted, though the
 // store may still have them.

@@ -2,12 +2,15 @@ package mvcc
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"pgregory.net/rapid"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // watchCheck follows one watcher and compares what it gets with the model.
@@ -29,6 +32,8 @@ func (c *watchCheck) start() int64 {
 	}
 	return c.opts.Start
 }
+
+func (c *watchCheck) span() keys.Span { return keys.FromRange(c.opts.Key, c.opts.End) }
 
 func (c *watchCheck) wants(ch modelChange) bool {
 	if ch.rev < c.start() || ch.dead && c.opts.NoDelete || !ch.dead && c.opts.NoPut {
@@ -127,8 +132,9 @@ func (x *watchMachine) add(t *rapid.T) {
 	o.Key, o.End = drawRange(t)
 	g.next++
 	g.checks[g.next] = &watchCheck{opts: o, created: g.g.Add(g.next, o)}
-	if got := g.checks[g.next].created; got != x.published.rev {
-		t.Fatalf("created at %d, want %d", got, x.published.rev)
+	want := x.resolved(keys.FromRange(o.Key, o.End))
+	if got := g.checks[g.next].created; got != want {
+		t.Fatalf("created at %d, want %d", got, want)
 	}
 }
 
@@ -160,7 +166,7 @@ func (x *watchMachine) pollOnce(t *rapid.T, g *watchedGroup) bool {
 	}
 	if !ok {
 		for _, c := range g.checks {
-			c.idle(t, x.m, x.published.rev)
+			c.idle(t, x.m, min(x.published.rev, x.resolved(c.span())))
 		}
 		return false
 	}
@@ -170,7 +176,7 @@ func (x *watchMachine) pollOnce(t *rapid.T, g *watchedGroup) bool {
 	}
 	m := *x.m
 	m.compact = x.pubComp
-	c.batch(t, &m, x.published.rev, b)
+	c.batch(t, &m, x.resolved(c.span()), b)
 	if len(b.Events) > 0 && c.opts.Start == 0 && b.Events[0].Kv.ModRevision <= g.progress && c.created < g.progress {
 		t.Fatalf("event at %d after progress %d", b.Events[0].Kv.ModRevision, g.progress)
 	}
@@ -184,12 +190,16 @@ func (x *watchMachine) drain(t *rapid.T) {
 	for x.pollOnce(t, g) {
 	}
 	want := len(g.checks) > 0
+	resolved := max(x.published.rev, x.resolvedTo)
 	for _, c := range g.checks {
-		want = want && !c.ended && c.opts.Start <= x.published.rev
+		resolved = min(resolved, x.resolved(c.span()))
+	}
+	for _, c := range g.checks {
+		want = want && !c.ended && c.opts.Start <= resolved
 	}
 	rev, ok := g.g.Progress()
-	if ok != want || rev != x.published.rev {
-		t.Fatalf("progress %d, %v at %d, want %v", rev, ok, x.published.rev, want)
+	if ok != want || rev != resolved {
+		t.Fatalf("progress %d, %v at %d, want %v", rev, ok, resolved, want)
 	}
 	if ok {
 		g.progress = rev
@@ -210,6 +220,9 @@ func (x *watchMachine) early(t *rapid.T) {
 // many puts more at once than is queued for a watcher.
 func (x *watchMachine) many(t *rapid.T) {
 	if rapid.IntRange(0, 3).Draw(t, "really") > 0 {
+		return
+	}
+	if len(x.transactions) > 0 || x.promised > x.m.rev {
 		return
 	}
 	n := rapid.SampledFrom([]int{maxQueuedBatches + 5, maxCatchUpRevs + 50}).Draw(t, "n")
@@ -256,7 +269,10 @@ func TestWatchModel(t *testing.T) {
 	}
 }
 
-func checkWatchMachine(t *rapid.T) {
+func checkWatchMachine(t *rapid.T) { runWatchMachine(t, nil) }
+
+// runWatchMachine has random commands run on a watched store, and what more returns.
+func runWatchMachine(t *rapid.T, more func(x *watchMachine) map[string]func(*rapid.T)) {
 	x := &watchMachine{machine: &machine{env: newEnv(t, vfs.NewMem()), m: newModel(), published: modelState{rev: 1}, pubComp: -1}}
 	defer func() {
 		if x.w != nil {
@@ -267,12 +283,16 @@ func checkWatchMachine(t *rapid.T) {
 	for range 3 {
 		x.groups = append(x.groups, x.newGroup())
 	}
-	t.Repeat(map[string]func(*rapid.T){
+	actions := map[string]func(*rapid.T){
 		"put": x.put, "delete": x.delete, "delete keys": x.deleteKeys, "txn": x.transact, "many": x.many,
 		"compact": x.compactSome, "publish": x.publish, "publish again": x.publish, "sweep": x.sweepSome, "reload": x.reload,
 		"add": x.add, "add again": x.add, "add more": x.add, "remove": x.remove, "poll": x.poll, "poll again": x.poll, "drain": x.drain, "early": x.early,
 		"close group": x.closeGroup,
-	})
+	}
+	if more != nil {
+		maps.Copy(actions, more(x))
+	}
+	t.Repeat(actions)
 	x.publish(t)
 	for _, g := range x.groups {
 		for x.pollOnce(t, g) {
@@ -280,8 +300,8 @@ func checkWatchMachine(t *rapid.T) {
 		g.g.Close()
 	}
 	h := &x.s.hub
-	if len(h.groups) != 0 || len(h.points) != 0 || h.ranges.Len() != 0 || h.synced != 0 || h.lagging != 0 || h.queued != 0 {
-		t.Fatalf("%d groups, %d points, %d ranges, %d and %d watchers, %d events after all groups are closed",
-			len(h.groups), len(h.points), h.ranges.Len(), h.synced, h.lagging, h.queued)
+	if len(h.groups) != 0 || len(h.points) != 0 || h.ranges.Len() != 0 || h.synced != 0 || h.lagging != 0 || len(h.parked) != 0 || h.queued != 0 {
+		t.Fatalf("%d groups, %d points, %d ranges, %d, %d and %d watchers, %d events after all groups are closed",
+			len(h.groups), len(h.points), h.ranges.Len(), h.synced, h.lagging, len(h.parked), h.queued)
 	}
 }

@@ -24,6 +24,8 @@ type WatchOptions struct {
 	PrevKV bool
 	// NoPut and NoDelete leave out events of a kind.
 	NoPut, NoDelete bool
+	// Places asks for the places of events.
+	Places bool
 }
 
 // WatchBatch is what a watcher is handed at one time.
@@ -34,6 +36,9 @@ type WatchBatch struct {
 	// of one revision that the watcher wants come in one batch. Events are
 	// shared: nobody may change them.
 	Events []*mvccpb.Event
+	// Places are the places of events among all changes of their revision, over whichever
+	// stores those are; nil unless asked for.
+	Places []uint32
 	// Rev is the revision for the header: that of the events when they are live,
 	// the store's when they come from history.
 	Rev int64
@@ -51,6 +56,9 @@ const (
 	watcherSynced watcherState = iota
 	// watcherLagging watchers read history until they have caught up.
 	watcherLagging
+	// watcherParked watchers have had all that is resolved of their keys, of which some
+	// are held exclusively. They read history when more is resolved.
+	watcherParked
 	// watcherEnded watchers have been told that they were overtaken by a
 	// compaction.
 	watcherEnded
@@ -83,10 +91,10 @@ type watcher struct {
 	// min is the revision below which a synced watcher wants no events: it has
 	// had them, or they come before its start.
 	min int64
-	// next is where a lagging watcher goes on to read.
+	// next is where a lagging or parked watcher goes on to read.
 	next int64
 	// queue holds live events, one revision in a batch. The first batch is the
-	// oldest. Invariant: all its revisions are below next while the watcher lags.
+	// oldest. Invariant: all its revisions are below next unless the watcher is synced.
 	queue []queued
 	// bytes is the size of what is in queue.
 	bytes int
@@ -105,7 +113,16 @@ type watcher struct {
 type queued struct {
 	rev    int64
 	events []*mvccpb.Event
+	// places are those of the events, if the watcher wants them.
+	places []uint32
 	bytes  int
+}
+
+// place notes the place of an event, if the watcher wants it.
+func (q *queued) place(w *watcher, sub uint32) {
+	if w.opts.Places {
+		q.places = append(q.places, sub)
+	}
 }
 
 // drops reports whether the watcher's filters leave out an event.
@@ -133,6 +150,7 @@ func (w *watcher) enqueueLocked(e *liveEvent) bool {
 		}
 		q := &w.queue[last]
 		q.events = append(q.events, events...)
+		q.place(w, e.c.it.sub)
 		q.bytes += size
 		w.bytes += size
 		w.group.s.hub.queued += len(events)
@@ -147,7 +165,9 @@ func (w *watcher) enqueueLocked(e *liveEvent) bool {
 		w.lagLocked(rev)
 		return false
 	}
-	w.queue = append(w.queue, queued{rev: rev, events: events, bytes: size})
+	q := queued{rev: rev, events: events, bytes: size}
+	q.place(w, e.c.it.sub)
+	w.queue = append(w.queue, q)
 	w.bytes += size
 	w.group.s.hub.queued += len(events)
 	w.settleLocked()
@@ -173,14 +193,34 @@ func (w *watcher) syncLocked() {
 	}
 }
 
+// placeLocked parks or syncs the watcher, which is in no set of the hub, if it has read all
+// that can be read in st, the store's state. hub.mu must be held.
+func (w *watcher) placeLocked(st *state) {
+	switch {
+	case w.next <= st.readable(w.span):
+	case st.holds.exclude(w.span):
+		w.becomeLocked(watcherParked)
+	default:
+		w.syncLocked()
+	}
+}
+
 // becomeLocked changes the watcher's state. hub.mu must be held.
 func (w *watcher) becomeLocked(state watcherState) {
 	h := &w.group.s.hub
-	if w.state == watcherLagging {
+	switch w.state {
+	case watcherLagging:
 		h.lagging--
+	case watcherParked:
+		delete(h.parked, w)
+	case watcherSynced, watcherEnded, watcherRemoved:
 	}
-	if state == watcherLagging {
+	switch state {
+	case watcherLagging:
 		h.lagging++
+	case watcherParked:
+		h.parked[w] = struct{}{}
+	case watcherSynced, watcherEnded, watcherRemoved:
 	}
 	w.state = state
 }
@@ -198,7 +238,8 @@ func (w *watcher) events() int {
 // hub.mu must be held.
 func (w *watcher) settleLocked() {
 	g := w.group
-	if behind := w.state != watcherSynced || len(w.queue) > 0; behind != w.behind {
+	served := w.state == watcherSynced || w.state == watcherParked
+	if behind := !served || len(w.queue) > 0; behind != w.behind {
 		w.behind = behind
 		if behind {
 			g.behind++
@@ -228,5 +269,5 @@ func (w *watcher) takeLocked() WatchBatch {
 	default:
 		w.queue = w.queue[:0]
 	}
-	return WatchBatch{ID: w.id, Events: q.events, Rev: q.rev}
+	return WatchBatch{ID: w.id, Events: q.events, Places: q.places, Rev: q.rev}
 }

@@ -54,6 +54,11 @@ type Writer struct {
 	added, live int64
 	// base follows state.base.
 	base int64
+	// holds are those after the commands so far, reheld says that they are not those of
+	// the state before, and held has the exclusive keys of those that came in the batch.
+	holds  holds
+	reheld bool
+	held   []keys.Set
 	// changed says that Finish has something to write.
 	changed bool
 
@@ -69,10 +74,11 @@ type Writer struct {
 
 // pending is what a batch has written so far.
 type pending struct {
-	// base is the revision that Pebble holds everything up to.
+	// base is a revision that Pebble holds everything up to.
 	base int64
-	// changes are in the order of their stamps. Their items have their values,
-	// long ones too, until they are published.
+	// changes are in the order in which they were made. The stamps of each key rise,
+	// and, but for insertions, all do. Their items have their values, long ones too,
+	// until they are published.
 	changes []change
 }
 
@@ -98,7 +104,7 @@ type change struct {
 // the caller's and may hold other things.
 func (s *Store) NewWriter(b *pebble.Batch, leases Leases) *Writer {
 	st := s.state.Load()
-	w := &Writer{s: s, batch: b, leases: leases, added: st.added, live: s.live, base: st.base}
+	w := &Writer{s: s, batch: b, leases: leases, added: st.added, live: s.live, base: st.base, holds: st.holds}
 	w.pending.base = st.rev
 	w.reader = reader{
 		db: s.db, layout: s.layout, cur: s.cur, creations: s.creations,
@@ -161,7 +167,7 @@ func (w *Writer) Reach(rev int64) {
 func (w *Writer) write(it, old *item, value []byte) error {
 	it.mod, it.sub = w.number, w.sub
 	w.sub++
-	w.rev, w.top = w.number, w.number
+	w.rev, w.top = max(w.rev, w.number), max(w.top, w.number)
 	w.changed = true
 	it.size, it.value = int32(len(value)), value
 	if err := w.store(it, value); err != nil {
@@ -222,13 +228,16 @@ func (w *Writer) index(it, old *item) {
 
 // Compact makes rev the compaction revision. It only says so: Sweep removes
 // what is superseded. It returns ErrCompacted for a revision that is not above
-// the last compaction, ErrFutureRev for one above the newest.
+// the last compaction, ErrFutureRev for one above the newest, and ErrHeld for one
+// above the bound of an exclusive hold.
 func (w *Writer) Compact(rev int64) error {
 	switch {
 	case rev <= w.compact:
 		return ErrCompacted
 	case rev > w.rev:
 		return ErrFutureRev
+	case rev > w.holds.lowestBound():
+		return ErrHeld
 	}
 	base, err := w.newestChange(rev)
 	if err != nil {
@@ -242,9 +251,9 @@ func (w *Writer) Compact(rev int64) error {
 // newestChange returns the revision of the newest change up to rev that is still
 // in the history, 0 if there is none.
 func (w *Writer) newestChange(rev int64) (newest int64, err error) {
-	for _, c := range slices.Backward(w.pending.changes) {
-		if c.it.mod <= rev {
-			return c.it.mod, nil
+	for i := range w.pending.changes {
+		if mod := w.pending.changes[i].it.mod; mod <= rev {
+			newest = max(newest, mod)
 		}
 	}
 	history, err := w.db.NewIter(w.layout.historyBounds(stamp{}, rev))
@@ -253,10 +262,10 @@ func (w *Writer) newestChange(rev int64) (newest int64, err error) {
 	}
 	defer func() { err = closeAfter(history, err) }()
 	if !history.Last() {
-		return 0, history.Error()
+		return newest, history.Error()
 	}
 	at, _, err := w.layout.splitHistory(history.Key())
-	return at.rev, err
+	return max(newest, at.rev), err
 }
 
 // Finish writes what is left to write into the batch. It is called once, after
@@ -289,7 +298,7 @@ func (w *Writer) Publish() {
 	old := s.state.Load()
 	st := &state{
 		applied: applied{rev: w.rev, compact: w.compact, added: w.added}, base: w.base,
-		cur: old.cur, creations: old.creations, live: w.live,
+		cur: old.cur, creations: old.creations, live: w.live, holds: w.holds,
 		generation: old.generation, epoch: old.epoch,
 	}
 	if len(w.pending.changes) > 0 {

@@ -46,6 +46,19 @@ func (s Set) Covers(span Span) bool {
 	return after > 0 && s[after-1].Covers(span)
 }
 
+// Overlaps reports whether some key of span lies in s.
+func (s Set) Overlaps(span Span) bool {
+	if span.Empty() {
+		return false
+	}
+	// Of the spans that begin below the end of span the last reaches farthest.
+	below := len(s)
+	if !span.Unbounded() {
+		below = sort.Search(len(s), func(i int) bool { return bytes.Compare(s[i].Start, span.End) >= 0 })
+	}
+	return below > 0 && s[below-1].Overlaps(span)
+}
+
 // AppendSet appends the encoding of s to dst and returns the result.
 func AppendSet(dst []byte, s Set) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(s)))

@@ -1,0 +1,223 @@
+package mvcc
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// hold is what a transaction that is not settled holds of the keys. It is immutable once
+// it is published.
+type hold struct {
+	// id is the transaction's, for the caller to choose. It is never used again.
+	id string
+	// bound is the store's revision where the hold came in. Whatever the transaction will
+	// insert has a higher one.
+	bound int64
+	// shared are the keys that nobody else may change, and exclusive those that nobody
+	// else may read in a command either, and that the transaction may change.
+	shared, exclusive keys.Set
+	// from is bound, or what was resolved when the hold became visible if that is higher:
+	// whatever had been promised before has a number that the transaction's is above.
+	// It is not replicated, and 0 until settle.
+	from int64
+}
+
+// holds are the holds of a state, in the order of their ids. The list is never changed.
+type holds []*hold
+
+func (hs holds) search(id string) (i int, found bool) {
+	return slices.BinarySearchFunc(hs, id, func(h *hold, id string) int { return strings.Compare(h.id, id) })
+}
+
+// settle sets from of the holds that are new since the state before.
+func (hs holds) settle(before *state) {
+	for _, h := range hs {
+		if h.from != 0 {
+			continue
+		}
+		h.from = max(h.bound, before.resolved)
+		if i, ok := before.holds.search(h.id); ok {
+			h.from = before.holds[i].from
+		}
+	}
+}
+
+// exclude reports whether some key of span is held exclusively.
+func (hs holds) exclude(span keys.Span) bool {
+	return slices.ContainsFunc(hs, func(h *hold) bool { return h.exclusive.Overlaps(span) })
+}
+
+// lowestBound returns the lowest bound of an exclusive hold, or the highest number.
+func (hs holds) lowestBound() int64 {
+	bound := int64(math.MaxInt64)
+	for _, h := range hs {
+		if len(h.exclusive) > 0 {
+			bound = min(bound, h.bound)
+		}
+	}
+	return bound
+}
+
+// resolvedOf returns the revision up to which no change to the keys of spans, or without
+// spans to any key, will come any more.
+func (st *state) resolvedOf(spans ...keys.Span) int64 { return min(st.resolved, st.holds.from(spans)) }
+
+// from returns the lowest from of an exclusive hold on keys of spans, or on any without spans;
+// the highest number if there is none.
+func (hs holds) from(spans []keys.Span) int64 {
+	rev := int64(math.MaxInt64)
+	for _, h := range hs {
+		if h.from < rev && len(h.exclusive) > 0 && (len(spans) == 0 || slices.ContainsFunc(spans, h.exclusive.Overlaps)) {
+			rev = h.from
+		}
+	}
+	return rev
+}
+
+// met returns the ids of the holds that a command meets which reads and writes keys of these
+// spans: it may neither write what is held, nor read what is held exclusively.
+func (hs holds) met(reads, writes []keys.Span) (ids []string) {
+	for _, h := range hs {
+		if slices.ContainsFunc(reads, h.exclusive.Overlaps) || slices.ContainsFunc(writes, h.exclusive.Overlaps) ||
+			slices.ContainsFunc(writes, h.shared.Overlaps) {
+			ids = append(ids, h.id)
+		}
+	}
+	return ids
+}
+
+// readable returns the revision up to which a watcher of span may read history.
+func (st *state) readable(span keys.Span) int64 {
+	if st.holds.exclude(span) {
+		return st.resolvedOf(span)
+	}
+	return st.rev
+}
+
+// Holds reports whether there is a hold of a transaction.
+func (w *Writer) Holds(id string) bool {
+	_, ok := w.holds.search(id)
+	return ok
+}
+
+// HoldsAny reports whether there is a hold.
+func (w *Writer) HoldsAny() bool { return len(w.holds) > 0 }
+
+// Meets reports whether a command that reads and writes keys of these spans meets a hold: one
+// may neither write what is held, nor read what is held exclusively.
+func (w *Writer) Meets(reads, writes []keys.Span) bool { return len(w.holds.met(reads, writes)) > 0 }
+
+// Met returns the ids of the holds that a command meets which reads and writes keys of these
+// spans, as of the newest published state.
+func (s *Store) Met(reads, writes []keys.Span) (ids []string) {
+	return s.state.Load().holds.met(reads, writes)
+}
+
+// AwaitSettled waits until ready, which is asked again whenever holds have gone from the
+// published state, returns true.
+func (s *Store) AwaitSettled(ctx context.Context, ready func() bool) error {
+	for {
+		settled := s.hub.nextSettled()
+		if ready() {
+			return nil
+		}
+		select {
+		case <-settled:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Hold lets a transaction hold keys, until Insert or Release. The caller has found that they
+// meet no other hold, and never uses the id again. It returns the hold's bound: whatever
+// is inserted must have a higher revision.
+func (w *Writer) Hold(id string, shared, exclusive keys.Set) (bound int64, err error) {
+	h := &hold{id: id, bound: w.rev, shared: shared, exclusive: exclusive}
+	if err := w.batch.Set(w.layout.hold(id), h.encode(), nil); err != nil {
+		return 0, fmt.Errorf("write hold: %w", err)
+	}
+	i, _ := w.holds.search(id)
+	w.holds = slices.Insert(slices.Clone(w.holds), i, h)
+	w.held = append(w.held, exclusive)
+	w.reheld, w.changed = true, true
+	return h.bound, nil
+}
+
+// Release ends the hold of a transaction, if there is one.
+func (w *Writer) Release(id string) error {
+	i, ok := w.holds.search(id)
+	if !ok {
+		return nil
+	}
+	if err := w.batch.Delete(w.layout.hold(id), nil); err != nil {
+		return fmt.Errorf("delete hold: %w", err)
+	}
+	w.holds = slices.Delete(slices.Clone(w.holds), i, i+1)
+	w.reheld, w.changed = true, true
+	return nil
+}
+
+// holdForm opens the record of a hold. What a later form has stops this version.
+const holdForm = 1
+
+func (h *hold) encode() []byte {
+	b := binary.AppendVarint([]byte{holdForm}, h.bound)
+	return keys.AppendSet(keys.AppendSet(b, h.shared), h.exclusive)
+}
+
+func decodeHold(id string, b []byte) (*hold, error) {
+	if len(b) == 0 {
+		return nil, ErrCorrupt
+	}
+	if b[0] != holdForm {
+		return nil, fmt.Errorf("hold of form %d: %w", b[0], keys.ErrNewer)
+	}
+	h := &hold{id: id}
+	var n int
+	if h.bound, n = binary.Varint(b[1:]); n <= 0 {
+		return nil, ErrCorrupt
+	}
+	var err1, err2 error
+	b = b[1+n:]
+	if h.shared, b, err1 = keys.CutSet(b); err1 == nil {
+		h.exclusive, b, err2 = keys.CutSet(b)
+	}
+	if err1 != nil || err2 != nil || len(b) > 0 {
+		return nil, ErrCorrupt
+	}
+	return h, nil
+}
+
+// loadHolds reads the holds of st from Pebble.
+func (s *Store) loadHolds(st *state) (err error) {
+	bounds := s.layout.holdBounds()
+	iter, err := s.db.NewIter(bounds)
+	if err != nil {
+		return fmt.Errorf("load holds: %w", err)
+	}
+	defer func() { err = closeAfter(iter, err) }()
+	for ok := iter.First(); ok; ok = iter.Next() {
+		id := string(bytes.TrimPrefix(iter.Key(), bounds.LowerBound))
+		v, err := iter.ValueAndErr()
+		if err != nil {
+			return fmt.Errorf("load hold %x: %w", id, err)
+		}
+		h, err := decodeHold(id, v)
+		if err == nil && h.bound > st.rev {
+			err = ErrCorrupt
+		}
+		if err != nil {
+			return fmt.Errorf("load hold %x: %w", id, err)
+		}
+		st.holds = append(st.holds, h)
+	}
+	return iter.Error()
+}

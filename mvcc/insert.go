@@ -1,0 +1,48 @@
+package mvcc
+
+import (
+	"fmt"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/internal/invariant"
+)
+
+// Placed is an operation of a transaction that writes, with its place among all changes of
+// the transaction, over whichever stores they are.
+type Placed struct {
+	// Place is that of the operation's first change; the others follow it, in key order.
+	Place uint32
+	// Op is a put or a deletion.
+	Op *pb.RequestOp
+}
+
+// Insert settles a transaction: it makes its changes, at revision rev, and ends its hold.
+// rev may be below the store's, which nobody can have seen of the keys held: it is above the hold's
+// bound, and up to there nothing is missing. What could have been rejected was checked
+// while the keys were held.
+func (w *Writer) Insert(id string, rev int64, ops []Placed) error {
+	i, ok := w.holds.search(id)
+	if !ok || rev <= w.holds[i].bound {
+		invariant.Violated("insertion at %d of a transaction that does not hold keys below", rev)
+	}
+	w.number, w.numbered, w.killed = rev, false, false
+	w.pending.base = min(w.pending.base, rev-1)
+	for _, p := range ops {
+		w.sub = p.Place
+		var err error
+		switch op := p.Op.GetRequest().(type) {
+		case *pb.RequestOp_RequestPut:
+			err = w.put(op.RequestPut, nil)
+		case *pb.RequestOp_RequestDeleteRange:
+			_, err = w.deleteRange(op.RequestDeleteRange, false)
+		default:
+			err = ErrEmptyOp
+		}
+		if err != nil {
+			return fmt.Errorf("insert at %d: %w", rev, err)
+		}
+	}
+	w.Reach(rev)
+	return w.Release(id)
+}

@@ -1,0 +1,74 @@
+package mvcc
+
+import (
+	"go.etcd.io/etcd/pkg/v3/adt"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// retireLocked makes the synced watchers of keys in set, which a batch that is being
+// published has held exclusively, read history: a change to them may come in below others
+// that watchers would be offered before it. They have been served up to before. h.mu must be
+// held.
+func (h *hub) retireLocked(set keys.Set, before int64) {
+	for _, met := range h.watching(set) {
+		for len(met.list) > 0 {
+			w := met.list[len(met.list)-1]
+			h.removeLocked(w)
+			w.lagLocked(max(w.min, before+1))
+		}
+	}
+}
+
+// watching returns the synced watchers of keys in set. A set of watchers may be there more
+// than once. h.mu must be held.
+func (h *hub) watching(set keys.Set) (met []*watcherSet) {
+	for _, span := range set {
+		if span.IsPoint() {
+			if s := h.points[string(span.Start)]; s != nil {
+				met = append(met, s)
+			}
+		} else {
+			for key, s := range h.points {
+				if span.Contains([]byte(key)) {
+					met = append(met, s)
+				}
+			}
+		}
+		h.ranges.Visit(interval(span), func(v *adt.IntervalValue) bool {
+			if s, ok := v.Val.(*watcherSet); ok {
+				met = append(met, s)
+			}
+			return true
+		})
+	}
+	return met
+}
+
+// nextSettled returns what is closed when holds have changed.
+func (h *hub) nextSettled() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.settled == nil {
+		h.settled = make(chan struct{})
+	}
+	return h.settled
+}
+
+// settledLocked wakes those who wait for holds to change. h.mu must be held.
+func (h *hub) settledLocked() {
+	if h.settled != nil {
+		close(h.settled)
+		h.settled = nil
+	}
+}
+
+// reviewLocked has parked watchers read history that can read more in st, which has just
+// been published. h.mu must be held.
+func (h *hub) reviewLocked(st *state) {
+	for w := range h.parked {
+		if w.next <= st.readable(w.span) || !st.holds.exclude(w.span) {
+			w.lagLocked(w.next)
+		}
+	}
+}
