@@ -130,6 +130,9 @@ func (r *Router) Put(ctx context.Context, req *pb.PutRequest) (*pb.PutResponse, 
 func (r *Router) DeleteRange(ctx context.Context, req *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
 	check := func(a access) error { return a.users.DeleteRange(a.id, req) }
 	d, err := r.span(keys.FromRange(req.Key, req.RangeEnd))
+	if errors.Is(err, ErrSeveralShards) && r.writesWide() {
+		return r.wideDelete(ctx, req, check)
+	}
 	if err != nil {
 		return nil, r.refusal(ctx, check, err)
 	}
@@ -153,6 +156,9 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 		return r.readTxn(ctx, req, fresh{serializable: serializable}, check)
 	}
 	d, err := r.txnShard(req)
+	if errors.Is(err, ErrSeveralShards) && r.writesWide() {
+		return r.wideTxn(ctx, req, check)
+	}
 	if err != nil {
 		return nil, r.refusal(ctx, check, err)
 	}

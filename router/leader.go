@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/commit"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
@@ -23,6 +24,12 @@ type Leader interface {
 	Write(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (result any, err error)
 	Confirm(ctx context.Context) (index uint64, err error)
 	Promise(ctx context.Context, rev int64, reads []keys.Span) (index uint64, err error)
+	// Take has the shard take a step of a transaction over several shards. What Write says of
+	// errors holds.
+	Take(ctx context.Context, g *shard.Guard, s *shard.Step) (result any, err error)
+	Finish(ctx context.Context, list []commit.Finish) error
+	Abort(ctx context.Context, id commit.ID) (commit.Outcome, error)
+	Settled(ctx context.Context, id commit.ID) (commit.Outcome, error)
 	Raise(ctx context.Context, f shard.Fence) (index uint64, err error)
 	SweepTo(ctx context.Context, rev int64) error
 }
@@ -45,6 +52,9 @@ type Leaders interface {
 	Leader(shardID uint64) Leader
 	// At returns the node that Leader is on, 0 where that is nil.
 	At(shardID uint64) (node uint64)
+	// Open asks a node whether it still coordinates a transaction; false where it does not
+	// answer.
+	Open(ctx context.Context, id commit.ID) bool
 	// Promise has a node promise all keys of shards that it leads up to rev, in one call.
 	// It returns, by shard, the indexes of what was promised; the rest is not, or not in time.
 	Promise(ctx context.Context, node uint64, rev int64, shards []uint64) (indexes map[uint64]uint64, err error)

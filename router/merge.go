@@ -133,7 +133,7 @@ func (m *merger) strip() {
 
 // txn answers a transaction that only reads.
 func (l *view) txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	if v := l.only(); v != nil {
+	if v := l.only(); v != nil && !v.Past() {
 		return v.Txn(ctx, req)
 	}
 	resp, err := l.branch(ctx, req)

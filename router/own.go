@@ -29,7 +29,8 @@ func (r *Router) RangeInShard(ctx context.Context, req *pb.RangeRequest) (resp *
 		if err := r.confirm(ctx, d); err != nil {
 			return nil, err
 		}
-		l, err := r.open([]reading{{d, []keys.Span{span}}}, 0, r.system.State().Order.Compacted)
+		// What a transaction holds by now it has perhaps been acknowledged for.
+		l, err := r.open(ctx, []reading{{d, []keys.Span{span}}}, d.Store().Rev(), r.system.State().Order.Compacted)
 		if err == nil {
 			err = r.readIn(ctx, l, check, func(l *view) error {
 				resp, err = l.rangeKeys(ctx, req)

@@ -41,9 +41,13 @@ type Config struct {
 	UserStore UserStore
 	// Leaders finds leaders on other nodes; nil where there are none.
 	Leaders Leaders
+	// Self is this node's member id.
+	Self uint64
 	// Shards are the data shards with a replica on this node, by id. The Go map
 	// is the router's from then on.
 	Shards map[uint64]*shard.Data
+	// WideWrites has writes over several shards be carried out.
+	WideWrites bool
 	// Timeout bounds every call that waits for a leader or for the log.
 	Timeout time.Duration
 	// Compactor gives disk space of removed records back.
@@ -53,10 +57,13 @@ type Config struct {
 // Router serves the keyspace on this node. It implements what package api asks
 // of the layers below.
 type Router struct {
-	system    System
-	order     Order
-	leaders   Leaders
-	userStore UserStore
+	system  System
+	order   Order
+	leaders Leaders
+	self    uint64
+	// wideWrites is Config.WideWrites.
+	wideWrites bool
+	userStore  UserStore
 	// nobody is what there is of users where the system shard's state has none.
 	nobody  *auth.State
 	shards  map[uint64]*shard.Data
@@ -68,6 +75,8 @@ type Router struct {
 	// newest what they ask the oracle.
 	proofs map[uint64]*proofs
 	newest share.Share[struct{}, raft.Block]
+	// attempts are the transactions over several shards that this node coordinates.
+	attempts attempts
 	// running is the lifetime of what the router does of its own.
 	running *lifetime
 	// shown is the highest revision that clients have seen from this node.
@@ -77,7 +86,7 @@ type Router struct {
 // New returns a router.
 func New(c Config) *Router {
 	r := &Router{
-		system: c.System, order: c.Order, leaders: c.Leaders, userStore: c.UserStore, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
+		system: c.System, order: c.Order, leaders: c.Leaders, self: c.Self, wideWrites: c.WideWrites, userStore: c.UserStore, nobody: auth.New(), shards: c.Shards, timeout: c.Timeout, compact: c.Compactor,
 	}
 	r.promiser, r.running = newPromiser(r), newLifetime()
 	r.newest.Go, r.newest.Join = r.running.run, share.Same[struct{}]

@@ -99,8 +99,10 @@ func newTestCluster(t *testing.T, m placement.Map, leaderless bool) *testCluster
 		}
 	}
 	s.Router = New(Config{
-		System: fixedSystem{system.State{Map: m, Order: system.OrderRecord{Compacted: -1}}}, Order: order,
-		Shards: s.shards, Timeout: 7 * time.Second,
+		System: fixedSystem{system.State{
+			Map: m, Order: system.OrderRecord{Compacted: -1}, Cluster: system.ClusterRecord{Version: system.Version},
+		}},
+		Order: order, Self: 1, Shards: s.shards, Timeout: 7 * time.Second, WideWrites: true,
 	})
 	for _, d := range s.shards {
 		d.Connect(s.Router)
@@ -194,6 +196,7 @@ func TestKeysOnSeveralShardsAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestCluster(t, two, false)
 		defer s.close(t)
+		s.wideWrites = false
 		for _, key := range []string{"a", "z"} {
 			if _, err := s.Put(t.Context(), put(key)); err != nil {
 				t.Fatal(err)
@@ -252,6 +255,7 @@ func TestWideWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestCluster(t, two, false)
 		defer s.close(t)
+		s.wideWrites = false
 		long := strings.Repeat("z", 1000)
 		for _, tc := range []struct {
 			req  *pb.TxnRequest

@@ -21,6 +21,8 @@ type Order interface {
 	// Newest returns the newest number handed out and the compaction revision, both
 	// newer than the call.
 	Newest(ctx context.Context) (raft.Block, error)
+	// Ask hands out numbers once; see raft.Oracle.
+	Ask(ctx context.Context, count int, by raft.Leading) (raft.Block, error)
 	// Compact makes rev, a revision that was handed out, the compaction revision. It
 	// reports false if the compaction revision is as high already.
 	Compact(ctx context.Context, rev int64) (bool, error)
@@ -153,7 +155,7 @@ func (r *Router) openViewOnce(ctx context.Context, reads []reading, f fresh) (*v
 		if err != nil {
 			return nil, err
 		}
-		return r.open(reads, now.Newest, now.Compacted)
+		return r.open(ctx, reads, now.Newest, now.Compacted)
 	}
 	now, err := r.newestNumber(ctx)
 	if err != nil {
@@ -171,7 +173,7 @@ func (r *Router) openViewOnce(ctx context.Context, reads []reading, f fresh) (*v
 	if err := r.promise(ctx, reads, target); err != nil {
 		return nil, err
 	}
-	return r.open(reads, now.Newest, now.Compacted)
+	return r.open(ctx, reads, now.Newest, now.Compacted)
 }
 
 // openAlone opens the one shard of a cluster that counts by itself. A replica that is
@@ -220,7 +222,7 @@ func (r *Router) openResolved(ctx context.Context, reads []reading, rev int64) (
 	}
 	resolved := int64(-1)
 	for _, read := range reads {
-		if at := read.d.Store().Resolved(); resolved < 0 || at < resolved {
+		if at := read.d.Store().ResolvedOf(read.spans...); resolved < 0 || at < resolved {
 			resolved = at
 		}
 	}
@@ -238,7 +240,7 @@ func (r *Router) openResolved(ctx context.Context, reads []reading, rev int64) (
 	if rev > 0 && rev < compacted {
 		return nil, mvcc.ErrCompacted
 	}
-	l, err := r.open(reads, resolved, compacted)
+	l, err := r.open(ctx, reads, resolved, compacted)
 	if errors.Is(err, errMoved) {
 		return nil, nil // a shard has swept what another has not reached
 	}
@@ -290,14 +292,20 @@ func (r *Router) promise(ctx context.Context, reads []reading, rev int64) error 
 }
 
 // open opens views at rev, which has been promised. A single shard is opened at the
-// newest that it has: all that is below is there, since numbers apply in order.
-func (r *Router) open(reads []reading, rev, compacted int64) (*view, error) {
+// newest that it has: all that is below is there, since numbers apply in order. What
+// transactions hold that may have a lower revision is waited for; those that come to hold
+// something behind the promise have a higher one.
+func (r *Router) open(ctx context.Context, reads []reading, rev, compacted int64) (*view, error) {
 	l := &view{rev: rev, compacted: compacted, views: make([]opened, 0, len(reads)), r: r}
 	for _, read := range reads {
-		v := read.d.Store().View()
+		v, err := viewOf(ctx, read, rev)
+		if err != nil {
+			l.close()
+			return nil, err
+		}
 		l.views = append(l.views, opened{read.d, v})
 		if len(reads) == 1 {
-			l.rev = max(rev, v.Rev())
+			l.rev = max(rev, min(v.Rev(), v.HeldFrom(read.spans...)))
 		}
 		if err := v.At(l.rev); err != nil {
 			l.close()
@@ -306,6 +314,23 @@ func (r *Router) open(reads []reading, rev, compacted int64) (*view, error) {
 		v.Forget(compacted)
 	}
 	return l, nil
+}
+
+// viewOf opens the newest state of a shard that lacks nothing of what is read up to rev because
+// a transaction holds it.
+func viewOf(ctx context.Context, read reading, rev int64) (*mvcc.View, error) {
+	store := read.d.Store()
+	for {
+		v := store.View()
+		if v.HeldFrom(read.spans...) >= rev {
+			return v, nil
+		}
+		v.Close()
+		err := store.AwaitSettled(ctx, func() bool { return store.HeldFrom(read.spans...) >= rev })
+		if err != nil {
+			return nil, err
+		}
+	}
 }
 
 // close ends the view.

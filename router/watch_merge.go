@@ -27,6 +27,8 @@ type piece struct {
 	feed *feed
 	// held are events that are not handed out yet. They are whole revisions, rising.
 	held []*mvccpb.Event
+	// places are those of the events among all changes of their revisions.
+	places []uint32
 }
 
 // pieceID is the id of the only watcher of a piece's feed.
@@ -43,6 +45,7 @@ const (
 // is the furthest, so that no piece needs history.
 func (g *WatchGroup) newMerged(id int64, parts []part, o mvcc.WatchOptions) (m *merged, rev int64) {
 	m = &merged{id: id, g: g, start: o.Start}
+	o.Places = true
 	for _, p := range parts {
 		f := g.newFeed(p.d, m)
 		g.r.promiser.watch(p.d, 1)
@@ -105,6 +108,7 @@ func (m *merged) fill() (compacted int64, err error) {
 				break
 			}
 			p.held = behind(b.Events, m.after)
+			p.places = b.Places[len(b.Events)-len(p.held):]
 		}
 	}
 	return 0, nil
@@ -140,7 +144,8 @@ func (p *piece) complete() int64 {
 	return rev
 }
 
-// take hands out the held events up to revision rev, in the order of their revisions.
+// take hands out the held events up to revision rev, in the order of their revisions, and those
+// of one revision in the order in which the changes were made, on whichever shards.
 func (m *merged) take(rev int64) (mvcc.WatchBatch, bool) {
 	b := mvcc.WatchBatch{ID: m.id}
 	revs, size := 0, 0
@@ -150,15 +155,25 @@ func (m *merged) take(rev int64) (mvcc.WatchBatch, bool) {
 			break
 		}
 		b.Rev = p.held[0].Kv.ModRevision
-		for len(p.held) > 0 && p.held[0].Kv.ModRevision == b.Rev {
+		for p := m.next(b.Rev); p != nil; p = m.next(b.Rev) {
 			e := p.held[0]
 			size += len(e.Kv.Key) + len(e.Kv.Value) + len(e.GetPrevKv().GetValue())
 			b.Events = append(b.Events, e)
-			p.held = p.held[1:]
+			p.held, p.places = p.held[1:], p.places[1:]
 		}
 		revs++
 	}
 	return b, len(b.Events) > 0
+}
+
+// next returns the piece that holds the next event of revision rev, nil if there is none.
+func (m *merged) next(rev int64) (first *piece) {
+	for _, p := range m.pieces {
+		if len(p.held) > 0 && p.held[0].Kv.ModRevision == rev && (first == nil || p.places[0] < first.places[0]) {
+			first = p
+		}
+	}
+	return first
 }
 
 // oldest returns the piece that holds the event of the lowest revision, nil if none

@@ -149,9 +149,13 @@ func (r *dataRun) register(payload []byte) (uint64, error) {
 }
 
 // drop deletes the keys of leases whose end their homes have decided, those of each at
-// a revision of its own.
-func (r *dataRun) drop(c raft.Command) error {
-	return eachNumberedRef(c, func(ref leaseRef, number int64) error {
+// a revision of its own. It returns how many it has left, as a transaction holds them.
+func (r *dataRun) drop(c raft.Command) (left int, err error) {
+	return left, eachNumberedRef(c, func(ref leaseRef, number int64) error {
+		if r.leaseHeld(ref.id) {
+			left++
+			return nil
+		}
 		keys, err := r.d.leases.Drop(r.batch, lease.Ref{ID: ref.id, Incarnation: ref.incarnation})
 		if err != nil {
 			return err

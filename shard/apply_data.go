@@ -8,6 +8,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/commit"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
@@ -40,6 +41,8 @@ type dataRun struct {
 	ending    []int64
 	forgotten bool
 	expired   int
+	// decided are the transactions that the run has committed.
+	decided   []commit.ID
 	compacted bool
 }
 
@@ -65,8 +68,17 @@ func (r *dataRun) command(c raft.Command, want bool) (result any, rejected, fail
 		return r.guarded(c, want)
 	case kindAttached:
 		return r.attached(c, want)
+	case kindPrepare:
+		return r.checked(c, r.prepare)
+	case kindDecide:
+		return r.checked(c, r.decide)
 	}
 	result, err := r.run(c, want)
+	return r.outcome(result, err)
+}
+
+// outcome tells a rejection from a failure.
+func (r *dataRun) outcome(result any, err error) (any, error, error) {
 	switch {
 	case r.failed != nil:
 		return nil, nil, r.failed
@@ -75,7 +87,8 @@ func (r *dataRun) command(c raft.Command, want bool) (result any, rejected, fail
 	case r.undecided != nil && errors.Is(err, mvcc.ErrLeaseNotFound):
 		return nil, r.undecided, nil
 	case mvcc.Rejected(err), errors.Is(err, lease.ErrExists), errors.Is(err, lease.ErrNotFound),
-		errors.Is(err, lease.ErrEnding), errors.Is(err, raft.ErrNotApplied):
+		errors.Is(err, lease.ErrEnding), errors.Is(err, raft.ErrNotApplied),
+		errors.Is(err, ErrAborted), errors.Is(err, ErrOutdated):
 		return nil, err, nil
 	default:
 		return nil, nil, err
@@ -108,7 +121,7 @@ func (r *dataRun) run(c raft.Command, want bool) (result any, err error) {
 	case kindLeaseRegister:
 		result, err = r.register(c.Payload)
 	case kindLeaseDrop:
-		err = r.drop(c)
+		result, err = r.drop(c)
 	case kindLeaseForget:
 		err = r.forget(c.Payload)
 	case kindDropTombstones:
@@ -122,7 +135,13 @@ func (r *dataRun) run(c raft.Command, want bool) (result any, err error) {
 		result, err = r.order()
 	case kindSweep:
 		err = r.sweep(c.Payload)
-	case kindGuarded, kindAttached:
+	case kindFinish:
+		err = r.finish(c.Payload)
+	case kindAbort:
+		result, err = r.abort(c.Payload)
+	case kindForgetCommitted:
+		err = r.forgetCommitted(c.Payload)
+	case kindGuarded, kindAttached, kindPrepare, kindDecide:
 		fallthrough
 	default:
 		err = fmt.Errorf("command of kind %d: %w", c.Kind, keys.ErrNewer)
@@ -145,8 +164,13 @@ func applyOwned[Request proto.Message, Response any](
 	r *dataRun, c raft.Command, want bool, request Request, run func(Request, mvcc.Opts) (Response, error),
 ) (any, error) {
 	return apply(c, want, request, func(request Request, o mvcc.Opts) (resp Response, err error) {
-		if !r.all && !r.owns(spans(request)) {
-			return resp, errNotOwned
+		if !r.all {
+			if !r.owns(spans(request)) {
+				return resp, errNotOwned
+			}
+			if r.w.Meets(touches(request)) {
+				return resp, errHeld
+			}
 		}
 		return run(request, o)
 	})
@@ -180,6 +204,7 @@ func (r *dataRun) Publish() {
 	}
 	r.w.Publish()
 	r.d.keeper.applied(r)
+	r.d.settler.decided(r.decided)
 	r.observe()
 	if r.compacted {
 		r.d.sweeper.start()

@@ -85,6 +85,8 @@ func (r *dataRun) revoke(req *pb.LeaseRevokeRequest, o mvcc.Opts) (resp Revoked,
 		return resp, lease.ErrNotFound
 	case rec.Ending:
 		return resp, lease.ErrEnding
+	case r.leaseHeld(req.ID):
+		return resp, errHeld
 	}
 	resp.Ending = len(r.d.leases.Registered(req.ID)) > 0
 	if err := r.end(req.ID, o.Number); err != nil {
@@ -137,11 +139,11 @@ func (r *dataRun) current(ref leaseRef) bool {
 }
 
 // expire ends leases whose time has passed, each at a revision of its own, and
-// returns those that it ended.
+// returns those that it ended. What a transaction holds does not end now.
 func (r *dataRun) expire(c raft.Command) ([]int64, error) {
 	var ended []int64
 	err := eachNumberedRef(c, func(ref leaseRef, number int64) error {
-		if !r.current(ref) {
+		if !r.current(ref) || r.leaseHeld(ref.id) {
 			return nil
 		}
 		ended = append(ended, ref.id)

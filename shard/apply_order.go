@@ -18,6 +18,8 @@ var (
 	errUnnumbered = fmt.Errorf("%w: the shard is ordered", raft.ErrNotApplied)
 	// errOvertaken turns away a command whose number the shard has passed.
 	errOvertaken = fmt.Errorf("%w: its number is too old", raft.ErrNotApplied)
+	// errHeld turns away a command that meets what a transaction over several shards holds.
+	errHeld = fmt.Errorf("%w: a transaction that is not settled holds what it is for", raft.ErrNotApplied)
 	// errNotOwned turns away a command for keys or a lease of another shard.
 	errNotOwned = fmt.Errorf("%w: the shard does not own what it is for", raft.ErrNotApplied)
 )
@@ -32,7 +34,7 @@ func numbers(k Kind, payload []byte) (int, error) {
 		})
 		return n, err
 	}
-	if fenced(k) || k == kindGuarded {
+	if fenced(k) || k == kindGuarded || k == kindPrepare || k == kindDecide {
 		return 1, nil
 	}
 	return 0, nil
@@ -138,17 +140,26 @@ func (r *dataRun) sweep(payload []byte) error {
 
 // spans returns the keys that a request names, to read or to write.
 func spans(request any) []keys.Span {
-	var all []keys.Span
+	reads, writes := touches(request)
+	return append(reads, writes...)
+}
+
+// touches returns the keys that a request names to read, and those that it may write.
+func touches(request any) (reads, writes []keys.Span) {
 	switch req := request.(type) {
 	case *pb.PutRequest:
-		all = []keys.Span{keys.Point(req.Key)}
+		writes = []keys.Span{keys.Point(req.Key)}
 	case *pb.DeleteRangeRequest:
-		all = []keys.Span{keys.FromRange(req.Key, req.RangeEnd)}
+		writes = []keys.Span{keys.FromRange(req.Key, req.RangeEnd)}
 	case *pb.TxnRequest:
-		mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
-			all = append(all, s)
+		mvcc.EachSpan(req, func(s keys.Span, write bool) bool {
+			if write {
+				writes = append(writes, s)
+			} else {
+				reads = append(reads, s)
+			}
 			return true
 		})
 	}
-	return all
+	return reads, writes
 }

@@ -11,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/commit"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
@@ -25,6 +26,12 @@ type OtherShards interface {
 	Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error)
 	// Drop has a shard delete its keys of leases whose end is decided.
 	Drop(ctx context.Context, shardID uint64, ended []lease.Ref) error
+	// Finish has a shard make the changes of transactions that are committed.
+	Finish(ctx context.Context, shardID uint64, list []commit.Finish) error
+	// Settled asks the home of a transaction that holds keys elsewhere what became of it.
+	Settled(ctx context.Context, home uint64, id commit.ID) (commit.Outcome, error)
+	// Open reports whether the node that coordinates a transaction says that it still does.
+	Open(ctx context.Context, id commit.ID) bool
 	// Numbered says that commands of a shard that this node leads have got numbers up to
 	// rev, and are on their way to the log. It does not block.
 	Numbered(shardID uint64, rev int64)
@@ -163,11 +170,15 @@ func (d *Data) Register(ctx context.Context, id int64, shardID uint64) (uint64, 
 }
 
 // Drop deletes the keys of leases whose end their homes have decided. Errors are those
-// of Replica.Submit.
+// of Replica.Submit. Where a transaction holds some of them it is raft.ErrTimeout, after the
+// others have been deleted: all may be asked for again.
 func (d *Data) Drop(ctx context.Context, ended []lease.Ref) error {
-	_, err := d.replica.Submit(ctx, raft.Proposal{
+	left, err := d.replica.Submit(ctx, raft.Proposal{
 		Kind: raft.Kind(kindLeaseDrop), Payload: appendRefs(ended), Numbers: len(ended), Writes: raft.Writes{Unknown: true},
 	})
+	if n, ok := left.(int); ok && n > 0 {
+		return raft.ErrTimeout
+	}
 	return err
 }
 
@@ -182,6 +193,9 @@ func appendRefs(refs []lease.Ref) []byte {
 // AttachedAt returns the keys that hung on a lease at revision rev, which has been
 // promised, in order. Errors are those of mvcc.View.
 func (d *Data) AttachedAt(ctx context.Context, id, rev int64) ([][]byte, error) {
+	if err := d.store.AwaitSettled(ctx, func() bool { return d.store.HeldFrom() >= rev }); err != nil {
+		return nil, err
+	}
 	var v *mvcc.View
 	var now [][]byte
 	d.replica.Between(func() { v, now = d.store.View(), d.leases.Keys(id) })

@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/commit"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
@@ -60,6 +62,14 @@ const (
 	kindLeaseForget   Kind = 18
 	// kindDropTombstones takes tombstones of leases away.
 	kindDropTombstones Kind = 19
+	// kindPrepare to kindFinish are of transactions over several shards: kindPrepare carries
+	// what was checked and a commit.Prepare, kindDecide the same and a commit.Decision,
+	// kindFinish several commit.Finish; kindAbort and kindForgetCommitted carry ids.
+	kindPrepare         Kind = 20
+	kindDecide          Kind = 21
+	kindFinish          Kind = 22
+	kindAbort           Kind = 23
+	kindForgetCommitted Kind = 24
 )
 
 // Data is a replica of a data shard: versioned keys and leases.
@@ -72,8 +82,13 @@ type Data struct {
 	prefix []byte
 	store  *mvcc.Store
 	leases *lease.Table
-	keeper *keeper
-	ender  *ender
+	// transactions are those over several shards.
+	transactions *commit.Table
+	keeper       *keeper
+	ender        *ender
+	settler      *settler
+	// heldBack counts the commands that wait for transactions to let keys go.
+	heldBack atomic.Int64
 	// pending counts the commands under way that use a lease kept elsewhere.
 	pending pendingLeases
 	// others is how the shard reaches others, nil until Connect.
@@ -109,6 +124,10 @@ func Start(h *raft.Host, c DataConfig) (*Data, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open leases of shard %d: %w", c.ShardID, err)
 	}
+	transactions, err := commit.Open(h.DB(), prefix)
+	if err != nil {
+		return nil, fmt.Errorf("open shard %d: %w", c.ShardID, err)
+	}
 	fence, err := readFence(h.DB(), prefix)
 	if err != nil {
 		return nil, fmt.Errorf("open shard %d: %w", c.ShardID, err)
@@ -122,12 +141,13 @@ func Start(h *raft.Host, c DataConfig) (*Data, error) {
 	}
 	d := &Data{
 		observer: c.Observer, log: h.Log().With(slog.Uint64("shard", c.ShardID)),
-		db: h.DB(), prefix: prefix, store: store, leases: leases,
+		db: h.DB(), prefix: prefix, store: store, leases: leases, transactions: transactions,
 	}
 	d.fence.Store(&fence)
 	d.shape.Store(&shape)
 	d.keeper = newKeeper(d)
 	d.ender = newEnder(d)
+	d.settler = newSettler(d)
 	d.sweeper = newSweeper(store, h, d.observer, d.log)
 	d.attach()
 	d.sweeper.start()
@@ -166,6 +186,7 @@ func (d *Data) attach() {
 // closed.
 func (d *Data) Close() {
 	d.ender.close()
+	d.settler.close()
 	d.sweeper.close()
 }
 
@@ -206,6 +227,9 @@ func (d *Data) submit(ctx context.Context, p raft.Proposal, request proto.Messag
 			return o, err
 		}
 		p.Writes = writesOf(request)
+		if err := d.awaitFreeFor(ctx, request); err != nil {
+			return o, err
+		}
 		if foreign := d.foreignLeases(shape, request); len(foreign) > 0 {
 			return d.attachAndSubmit(ctx, p, foreign, g)
 		}
@@ -215,20 +239,24 @@ func (d *Data) submit(ctx context.Context, p raft.Proposal, request proto.Messag
 	return d.replica.Decide(ctx, p)
 }
 
+// awaitFreeFor waits until a request meets no transaction that holds keys, as far as it can be
+// known where it will apply.
+func (d *Data) awaitFreeFor(ctx context.Context, request proto.Message) error {
+	reads, writes := touches(request)
+	if revoke, ok := request.(*pb.LeaseRevokeRequest); ok {
+		for _, key := range d.leases.Keys(revoke.ID) {
+			writes = append(writes, keys.Point(key))
+		}
+	}
+	return d.awaitFree(ctx, reads, writes, func([]string) bool { return false })
+}
+
 // writesOf returns the keys that a request may write.
 func writesOf(request proto.Message) raft.Writes {
 	switch req := request.(type) {
-	case *pb.PutRequest, *pb.DeleteRangeRequest:
-		return raft.Writes{Spans: spans(req)}
-	case *pb.TxnRequest:
-		var w raft.Writes
-		mvcc.EachSpan(req, func(s keys.Span, write bool) bool {
-			if write {
-				w.Spans = append(w.Spans, s)
-			}
-			return true
-		})
-		return w
+	case *pb.PutRequest, *pb.DeleteRangeRequest, *pb.TxnRequest:
+		_, writes := touches(req)
+		return raft.Writes{Spans: writes}
 	default:
 		return raft.Writes{Unknown: true}
 	}
@@ -279,11 +307,18 @@ func (d *Data) Confirm(ctx context.Context) (index uint64, err error) {
 	return d.replica.Applied(), nil
 }
 
-// SweepTo makes the shard take over the compaction revision of the cluster. Errors
-// are those of Replica.Propose.
+// SweepTo makes the shard take over the compaction revision of the cluster, as soon as no
+// transaction may still change something below. Errors are those of Replica.Propose.
 func (d *Data) SweepTo(ctx context.Context, rev int64) error {
-	_, err := d.replica.Propose(ctx, raft.Kind(kindSweep), binary.AppendVarint(nil, rev))
-	return err
+	for {
+		if err := d.awaitSettled(ctx, func() bool { return d.store.HeldFrom() >= rev }); err != nil {
+			return err
+		}
+		_, err := d.replica.Propose(ctx, raft.Kind(kindSweep), binary.AppendVarint(nil, rev))
+		if !errors.Is(err, mvcc.ErrHeld) {
+			return err
+		}
+	}
 }
 
 // AwaitSwept waits until everything that the compaction at rev made superfluous
@@ -327,6 +362,9 @@ func (d *Data) Reload() error {
 		return err
 	}
 	if err := d.leases.Reload(); err != nil {
+		return err
+	}
+	if err := d.transactions.Reload(); err != nil {
 		return err
 	}
 	d.attach()

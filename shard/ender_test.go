@@ -10,6 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/latchkey-db/latchkey/internal/commit"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 )
@@ -35,6 +36,14 @@ func (r deadShards) Drop(ctx context.Context, shardID uint64, _ []lease.Ref) err
 }
 
 func (deadShards) Numbered(uint64, int64) {}
+
+func (deadShards) Finish(context.Context, uint64, []commit.Finish) error { return nil }
+
+func (deadShards) Settled(context.Context, uint64, commit.ID) (commit.Outcome, error) {
+	return commit.Outcome{}, raft.ErrNotLeader
+}
+
+func (deadShards) Open(context.Context, commit.ID) bool { return false }
 
 // A shard without a leader holds up the ends of the leases that have keys there, and
 // those of no others.

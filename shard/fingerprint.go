@@ -29,6 +29,9 @@ func (d *Data) Fingerprint(ctx context.Context, rev, floor int64) (Fingerprint, 
 			return Fingerprint{}, err
 		}
 	}
+	if err := d.store.AwaitSettled(ctx, func() bool { return d.store.HeldFrom() >= max(rev, d.store.Rev()) }); err != nil {
+		return Fingerprint{}, err
+	}
 	for {
 		v := d.store.View()
 		v.Forget(floor)

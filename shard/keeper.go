@@ -59,6 +59,7 @@ func (k *keeper) Began(term uint64) {
 	records := k.d.leases.All()
 	k.clock.Start(k.now(), records)
 	k.d.ender.began(records)
+	k.d.settler.began()
 	k.expiring, k.aging = false, false
 }
 
@@ -68,6 +69,7 @@ func (k *keeper) Ended() {
 	defer k.mu.Unlock()
 	k.clock = nil
 	k.d.ender.ended()
+	k.d.settler.ended()
 	k.notifyLocked()
 }
 
@@ -80,6 +82,7 @@ func (k *keeper) notifyLocked() {
 // Tick advances the clock and sees to what is due.
 func (k *keeper) Tick() {
 	k.d.ender.tick()
+	k.d.settler.tick()
 	k.mu.Lock()
 	c := k.clock
 	if c == nil || c.Len() == 0 {
@@ -127,7 +130,7 @@ func (k *keeper) expire(c *lease.Clock) {
 		}
 		return payload, len(payload) > 0
 	}
-	settled := func(_ any, err error) {
+	settled := func(result any, err error) {
 		k.mu.Lock()
 		if k.clock != c {
 			k.mu.Unlock()
@@ -139,8 +142,10 @@ func (k *keeper) expire(c *lease.Clock) {
 			}
 		}
 		k.notifyLocked()
-		// What ends together with many others does not wait for the next tick.
-		k.expiring = err == nil && c.MayBeDue()
+		// What ends together with many others does not wait for the next tick, unless none of
+		// those that were due could end.
+		ended, _ := result.([]int64)
+		k.expiring = err == nil && len(ended) > 0 && c.MayBeDue()
 		again := k.expiring
 		k.mu.Unlock()
 		if again {

@@ -51,10 +51,11 @@ var operations = map[Kind]string{
 	KindPut: "Put", KindDeleteRange: "DeleteRange", KindTxn: "Txn", KindCompact: "Compaction",
 	KindLeaseGrant: "LeaseGrant", KindLeaseRevoke: "LeaseRevoke", kindLeaseExpire: "LeaseRevoke",
 	kindLeaseAging: "LeaseCheckpoint", kindLeaseFresh: "LeaseCheckpoint",
-	kindLeaseDrop: "LeaseRevoke",
+	kindLeaseDrop: "LeaseRevoke", kindDecide: "Txn",
 	// etcd has none of these.
 	kindGuarded: "", kindFence: "", kindFirstShape: "", kindOrder: "", kindSweep: "", kindAttached: "",
 	kindLeaseRegister: "", kindLeaseForget: "", kindDropTombstones: "",
+	kindPrepare: "", kindFinish: "", kindAbort: "", kindForgetCommitted: "",
 }
 
 // observe tells of a command that was applied.

@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/commit"
 	"github.com/latchkey-db/latchkey/internal/raft"
 )
 
@@ -20,7 +21,8 @@ type Sent struct {
 	Term uint64
 	// Guard is what the sender has checked, nil if nothing.
 	Guard *Guard
-	// Kind and Request are the request's.
+	// Kind and Request are the request's. Those of a step of a transaction are its kind,
+	// and a byte that says whether its Prepare is patient before the step's message.
 	Kind    Kind
 	Request []byte
 }
@@ -96,15 +98,71 @@ func (s *Sent) request() (proto.Message, error) {
 // ErrTimeout, ErrStopped and a context's error say that it may apply; any other
 // that it never will.
 func (d *Data) WriteForwarded(ctx context.Context, s Sent) error {
-	request, err := s.request()
-	if err != nil {
-		return err
+	put := d.requestOf
+	if s.Kind == kindPrepare || s.Kind == kindDecide {
+		put = d.stepOf
 	}
-	o, err := d.submit(ctx, raft.Proposal{Kind: raft.Kind(s.Kind), Payload: s.Request, Term: s.Term, ID: s.ID}, request, s.Guard)
+	o, err := put(ctx, &s)
 	if err == nil && !o.Applied {
 		err = o.Err
 	}
 	return err
+}
+
+// requestOf puts a request of another node through the log.
+func (d *Data) requestOf(ctx context.Context, s *Sent) (raft.Outcome, error) {
+	request, err := s.request()
+	if err != nil {
+		return raft.Outcome{}, err
+	}
+	return d.submit(ctx, raft.Proposal{Kind: raft.Kind(s.Kind), Payload: s.Request, Term: s.Term, ID: s.ID}, request, s.Guard)
+}
+
+// stepOf has the shard take a step of a transaction that another node coordinates.
+func (d *Data) stepOf(ctx context.Context, s *Sent) (raft.Outcome, error) {
+	step, err := cutStep(s.Kind, s.Request)
+	if err != nil {
+		return raft.Outcome{}, err
+	}
+	return d.take(ctx, raft.Proposal{Term: s.Term, ID: s.ID}, s.Guard, &step)
+}
+
+// ForwardStep is Take for a shard that another node leads, to which send hands the step.
+func (d *Data) ForwardStep(ctx context.Context, send func(context.Context, Sent) error, g *Guard, s *Step) (any, error) {
+	request := appendStep(nil, s)
+	return d.replica.Forward(ctx, func(ctx context.Context, id raft.CommandID, term uint64) error {
+		return send(ctx, Sent{ID: id, Term: term, Guard: g, Kind: s.kind(), Request: request})
+	})
+}
+
+// appendStep writes a step as it is sent.
+func appendStep(dst []byte, s *Step) []byte {
+	patient := byte(0)
+	if s.Patient {
+		patient = 1
+	}
+	return append(append(dst, patient), s.payload()...)
+}
+
+// cutStep reads what appendStep wrote.
+func cutStep(kind Kind, src []byte) (s Step, err error) {
+	if len(src) == 0 || src[0] > 1 {
+		return s, errBadSent
+	}
+	s.Patient = src[0] == 1
+	if kind == kindPrepare {
+		var p commit.Prepare
+		p, err = commit.DecodePrepare(src[1:])
+		s.Prepare = &p
+	} else {
+		var d commit.Decision
+		d, err = commit.DecodeDecision(src[1:])
+		s.Decision = &d
+	}
+	if err != nil {
+		return s, fmt.Errorf("%w: %w", errBadSent, err)
+	}
+	return s, nil
 }
 
 // Forward is Write for a shard that another node leads, to which send hands the command. send

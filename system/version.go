@@ -19,16 +19,21 @@ import (
 
 const (
 	// Version is the newest cluster version that this program speaks.
-	Version = 2
+	Version = 3
 	// firstVersion is that of a cluster whose nodes have not announced what they speak.
 	firstVersion = 1
 
 	// lowersLimit is the version from which on kindLower is proposed.
 	lowersLimit = 2
+	// commitsWide is the version from which on shards know transactions over several of them.
+	commitsWide = 3
 )
 
 // allows reports whether all nodes know what came with a version. Proposers ask it.
 func (s *State) allows(version uint32) bool { return s.Cluster.Version >= version }
+
+// CommitsWide reports whether all nodes know transactions over several shards.
+func (s *State) CommitsWide() bool { return s.allows(commitsWide) }
 
 // checkVersion returns an error if this program does not speak the cluster version.
 func (s *State) checkVersion() error {

@@ -88,6 +88,9 @@ type Config struct {
 	CompactionPeriod    time.Duration
 	CompactionRevisions int64
 
+	// WritesOverShards has writes whose keys lie on several shards be carried out.
+	WritesOverShards bool
+
 	// CorruptCheckTime is the time between two comparisons of the replicas, 0 for none.
 	// With CompactHashCheck they are compared after compactions, CompactHashCheckTime
 	// apart at least. InitialCorruptCheck compares a node's with the others before it

@@ -23,11 +23,12 @@ type feature struct {
 	group  string
 }
 
-// features returns those of etcd by name, bound to c.
+// features returns those of etcd, and one that etcd does not need, by name, bound to c.
 func (c *Config) features() map[string]feature {
 	return map[string]feature{
 		"InitialCorruptCheck":          {on: &c.InitialCorruptCheck, group: allAlpha},
 		"CompactHashCheck":             {on: &c.CompactHashCheck, group: allAlpha},
+		"WritesOverShards":             {on: &c.WritesOverShards, group: allAlpha},
 		"StopGRPCServiceOnDefrag":      {group: allAlpha},
 		"LeaseCheckpoint":              {group: allAlpha},
 		"LeaseCheckpointPersist":       {group: allAlpha},

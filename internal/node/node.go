@@ -356,8 +356,8 @@ func (n *Node) openServer(o *Options) error {
 	}
 	c := o.Config
 	n.router = router.New(router.Config{
-		System: n.cluster, Order: n.cluster, UserStore: n.cluster, Leaders: n.others.leaders(), Shards: n.shards,
-		Timeout: requestTimeout(c), Compactor: n.compactState,
+		System: n.cluster, Order: n.cluster, UserStore: n.cluster, Leaders: n.others.leaders(), Self: n.membership.self, Shards: n.shards,
+		WideWrites: c.WritesOverShards, Timeout: requestTimeout(c), Compactor: n.compactState,
 	})
 	for _, d := range n.shards {
 		d.Connect(n.router)

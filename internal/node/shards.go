@@ -60,7 +60,7 @@ func (n *Node) openShards(ctx context.Context, o *Options) error {
 func (n *Node) answerAll() {
 	s := remote.Server{System: n.cluster.Here(), SystemLog: n.cluster.Replica(), Shards: n.shards, Unfit: n.unfit}
 	if n.server != nil {
-		s.Waits = n.server.Waits
+		s.Waits, s.Open = n.server.Waits, n.router.Coordinates
 	}
 	n.others.answer(s)
 }

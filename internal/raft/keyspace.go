@@ -11,7 +11,8 @@ import (
 )
 
 // Below a replica's prefix every owner has a letter of its own: the machine's
-// (mvcc 'h', 'k', 'm'; lease 'l'; system 's'; a data shard's shape 'b' and fence 'f') and the
+// (mvcc 'h', 'k', 'm', 't'; lease 'l'; system 's'; a data shard's shape 'b', fence 'f' and
+// transactions 'c') and the
 // replica's.
 const (
 	// replicaTag opens the prefix of every replica's keys.
@@ -20,7 +21,7 @@ const (
 	progressTag byte = 'x'
 
 	// ownerTags are the letters of all owners, the replica's among them.
-	ownerTags = "bfhklmsx"
+	ownerTags = "bcfhklmstx"
 )
 
 // checkTags returns an error if the records of a replica have an owner that this version

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/commit"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/router"
@@ -30,6 +31,11 @@ const (
 	methodApplied    byte = 26
 	// methodFingerprint is answered by every replica, too.
 	methodFingerprint byte = 27
+	methodFinish      byte = 29
+	methodAbort       byte = 30
+	methodSettled     byte = 31
+	// methodOpen is about a transaction, and answered by the node that coordinates it.
+	methodOpen byte = 42
 	// methodMissed is about a node, and answered by every other.
 	methodMissed byte = 28
 	// methodPromises is about several shards that one node leads.
@@ -162,6 +168,43 @@ func (l *leader) call(ctx context.Context, repeatable bool, method byte, args fu
 // Write puts a request through the leader's log. What came of it this node's replica tells.
 func (l *leader) Write(ctx context.Context, g *shard.Guard, kind shard.Kind, request proto.Message) (any, error) {
 	return l.data.Forward(ctx, l.forward, g, kind, request)
+}
+
+// Take hands a step of a transaction to the leader. What came of it this node's replica tells.
+func (l *leader) Take(ctx context.Context, g *shard.Guard, s *shard.Step) (any, error) {
+	return l.data.ForwardStep(ctx, l.forward, g, s)
+}
+
+// Finish is the leader's.
+func (l *leader) Finish(ctx context.Context, list []commit.Finish) error {
+	_, err := l.call(ctx, true, methodFinish, func(dst []byte) []byte { return commit.AppendFinishes(dst, list) })
+	return err
+}
+
+// Abort is the leader's.
+func (l *leader) Abort(ctx context.Context, id commit.ID) (commit.Outcome, error) {
+	return l.outcome(ctx, methodAbort, id)
+}
+
+// Settled is the leader's.
+func (l *leader) Settled(ctx context.Context, id commit.ID) (commit.Outcome, error) {
+	return l.outcome(ctx, methodSettled, id)
+}
+
+// outcome asks what became of a transaction.
+func (l *leader) outcome(ctx context.Context, method byte, id commit.ID) (out commit.Outcome, err error) {
+	r, err := l.call(ctx, true, method, func(dst []byte) []byte { return commit.AppendIDs(dst, id) })
+	if err != nil {
+		return out, err
+	}
+	out.Rev = r.varint()
+	return out, r.done()
+}
+
+// Open asks a node whether it still coordinates a transaction.
+func (l *Leaders) Open(ctx context.Context, id commit.ID) bool {
+	r, err := ask(ctx, l.Mesh, id.Node, commit.AppendIDs([]byte{methodOpen}, id))
+	return err == nil && r.bool() && r.done() == nil
 }
 
 // forward hands a command of this node to the leader.

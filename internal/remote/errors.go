@@ -39,6 +39,8 @@ var known = []struct {
 	{12, mvcc.ErrLeaseNotFound},
 	{13, context.Canceled},
 	{14, context.DeadlineExceeded},
+	{15, shard.ErrYounger},
+	{16, shard.ErrAborted},
 	{32, system.ErrTooOld},
 	{64, auth.ErrRootUserNotExist},
 	{65, auth.ErrRootRoleNotExist},

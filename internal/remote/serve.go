@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkey-db/latchkey/internal/commit"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/lock/deadlock"
@@ -30,6 +31,8 @@ type Server struct {
 	Missed func(node uint64) bool
 	// Waits tells what clients wait for here; nil until clients are served.
 	Waits func(clients []string) []deadlock.Wait
+	// Open, if not nil, reports whether this node coordinates a transaction.
+	Open func(id commit.ID) bool
 }
 
 // Handle answers one call.
@@ -44,6 +47,8 @@ func (s *Server) Handle(ctx context.Context, request []byte) (answer []byte) {
 		serve = s.applied
 	case request[0] == methodMissed:
 		serve = s.missed
+	case request[0] == methodOpen:
+		serve = s.open
 	case request[0] == methodPromises:
 		serve = s.promises
 	case request[0] == methodWaits:
@@ -89,6 +94,18 @@ func (s *Server) missed(_ context.Context, _ byte, r *reader) ([]byte, error) {
 		return nil, raft.ErrStopped
 	}
 	return appendBool([]byte{codeOK}, s.Missed(node)), nil
+}
+
+// open answers whether this node coordinates a transaction.
+func (s *Server) open(_ context.Context, _ byte, r *reader) ([]byte, error) {
+	id, err := r.txn()
+	switch {
+	case err != nil:
+		return nil, err
+	case s.Open == nil:
+		return nil, raft.ErrStopped
+	}
+	return appendBool([]byte{codeOK}, s.Open(id)), nil
 }
 
 // promises has shards that are led here promise all their keys, side by side. What takes
@@ -235,6 +252,22 @@ var dataCalls = map[byte]func(d *shard.Data, r *reader) func(ctx context.Context
 			return binary.AppendUvarint(dst, uint64(f.Sum)), err
 		}
 	},
+	methodFinish: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		list, err := commit.DecodeFinishes(r.rest)
+		r.rest = nil
+		return func(ctx context.Context, dst []byte) ([]byte, error) {
+			if err != nil {
+				return nil, err
+			}
+			return dst, d.Finish(ctx, list)
+		}
+	},
+	methodAbort: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		return outcome(r, d.Abort)
+	},
+	methodSettled: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		return outcome(r, d.Settled)
+	},
 	methodDrop: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
 		ended := list(r, r.count(2), func() lease.Ref { return lease.Ref{ID: r.varint(), Incarnation: r.uvarint()} })
 		return func(ctx context.Context, dst []byte) ([]byte, error) { return dst, d.Drop(ctx, ended) }
@@ -246,5 +279,19 @@ func indexed(fn func(context.Context) (uint64, error)) func(context.Context, []b
 	return func(ctx context.Context, dst []byte) ([]byte, error) {
 		v, err := fn(ctx)
 		return binary.AppendUvarint(dst, v), err
+	}
+}
+
+// outcome writes what became of a transaction.
+func outcome(
+	r *reader, fn func(context.Context, commit.ID) (commit.Outcome, error),
+) func(context.Context, []byte) ([]byte, error) {
+	id, malformed := r.txn()
+	return func(ctx context.Context, dst []byte) ([]byte, error) {
+		if malformed != nil {
+			return nil, malformed
+		}
+		out, err := fn(ctx, id)
+		return binary.AppendVarint(dst, out.Rev), err
 	}
 }

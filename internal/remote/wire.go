@@ -3,6 +3,7 @@ package remote
 import (
 	"encoding/binary"
 
+	"github.com/latchkey-db/latchkey/internal/commit"
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
@@ -112,4 +113,15 @@ func (r *reader) done() error {
 		return errMalformed
 	}
 	return nil
+}
+
+// txn reads the id of a transaction, which is the rest.
+func (r *reader) txn() (commit.ID, error) {
+	ids, err := commit.DecodeIDs(r.rest)
+	r.rest = nil
+	if err != nil || len(ids) != 1 {
+		r.bad = true
+		return commit.ID{}, errMalformed
+	}
+	return ids[0], nil
 }

@@ -13,6 +13,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/commit"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
@@ -52,6 +53,24 @@ var leaderCalls = map[string]func(context.Context, router.Leader) error{
 	},
 	"Drop": func(ctx context.Context, l router.Leader) error {
 		return l.Drop(ctx, []lease.Ref{{ID: 7, Incarnation: 7}})
+	},
+	"Take": func(ctx context.Context, l router.Leader) error {
+		id := commit.ID{Node: 3, Boot: 1, Counter: forwarded.Add(1)}
+		_, err := l.Take(ctx, nil, &shard.Step{Prepare: &commit.Prepare{
+			ID: id, Home: shardA, Writes: keys.NewSet(keys.Point(fmt.Append([]byte("a/taken"), id.Counter))),
+		}})
+		return err
+	},
+	"Finish": func(ctx context.Context, l router.Leader) error {
+		return l.Finish(ctx, []commit.Finish{{ID: commit.ID{Node: 3, Counter: 1}, Rev: 1}})
+	},
+	"Abort": func(ctx context.Context, l router.Leader) error {
+		_, err := l.Abort(ctx, commit.ID{Node: 3, Counter: 2})
+		return err
+	},
+	"Settled": func(ctx context.Context, l router.Leader) error {
+		_, err := l.Settled(ctx, commit.ID{Node: 3, Counter: 3})
+		return err
 	},
 }
 

@@ -103,11 +103,14 @@ var _ remote.Mesh = mesh{}
 // methodNames are the names by which tests know the methods of data shards (remote/data.go).
 var methodNames = map[byte]string{
 	16: "Write", 17: "Confirm", 18: "Promise", 19: "Raise", 20: "SweepTo", 21: "Renew", 22: "TimeToLive", 23: "AwaitEnded",
-	24: "Register", 25: "Drop", promises: "Promises", waits: "Waits",
+	24: "Register", 25: "Drop", 29: "Finish", 30: "Abort", 31: "Settled", promises: "Promises", waits: "Waits", open: "Open",
 }
 
 // promises is about several shards, and waits about none.
 const promises, waits = 40, 41
+
+// open is about a transaction, which the node coordinates.
+const open = 42
 
 // Call makes one call. Behind the method's number comes the shard's id, where it is for one.
 func (m mesh) Call(ctx context.Context, node uint64, request []byte) (answer []byte, err error) {
@@ -116,11 +119,11 @@ func (m mesh) Call(ctx context.Context, node uint64, request []byte) (answer []b
 	switch {
 	case name == "" || n <= 0:
 		return nil, fmt.Errorf("sim: a call of method %d", request[0])
-	case request[0] == promises, request[0] == waits:
+	case request[0] == promises, request[0] == waits, request[0] == open:
 		shardID = 0
 	}
 	arrived, err := m.p.carry(ctx, call{link: link{to: node}, name: name, shard: shardID}, func(ctx context.Context, to *process) error {
-		server := remote.Server{Shards: to.shards, Waits: to.waits}
+		server := remote.Server{Shards: to.shards, Waits: to.waits, Open: to.router.Coordinates}
 		answer = server.Handle(ctx, request)
 		return nil
 	})

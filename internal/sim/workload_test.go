@@ -134,7 +134,11 @@ func (w *workload) request(rnd *rand.Rand, value string) proto.Message {
 	case n < 38:
 		return &pb.DeleteRangeRequest{Key: key}
 	case n < 40:
-		return &pb.DeleteRangeRequest{Key: key, RangeEnd: []byte(directory + "9")}
+		r := &pb.DeleteRangeRequest{Key: key, RangeEnd: []byte(directory + "9")}
+		if end := w.directory(rnd); rnd.IntN(2) == 0 && end > directory {
+			r.RangeEnd = []byte(end + "2")
+		}
+		return r
 	case n < 60:
 		return w.txn(rnd, directory, value)
 	case n < 75:
@@ -192,10 +196,16 @@ func (w *workload) anyRange(rnd *rand.Rand, directory string, key []byte) *pb.Ra
 	return r
 }
 
-// txn draws a transaction in one shard. Its operations concern different keys.
+// txn draws a transaction in one shard, or over several. Its operations concern different keys.
 func (w *workload) txn(rnd *rand.Rand, directory, value string) *pb.TxnRequest {
 	order := rnd.Perm(w.perDirectory)
-	key := func(i int) []byte { return []byte(directory + strconv.Itoa(order[i])) }
+	wide, first := rnd.IntN(3) == 0, rnd.IntN(len(w.directories))
+	key := func(i int) []byte {
+		if wide {
+			directory = w.directories[(first+i)%len(w.directories)]
+		}
+		return []byte(directory + strconv.Itoa(order[i]))
+	}
 	compared := key(rnd.IntN(2))
 	r := &pb.TxnRequest{}
 	switch rnd.IntN(4) {

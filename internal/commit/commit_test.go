@@ -1,0 +1,178 @@
+package commit
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+func put(key string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: []byte("v")}}}
+}
+
+// Messages are read as they were written; cut short they are malformed, and with something behind
+// them, or of a later form, they are newer.
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	id := ID{1, 2, 3}
+	span := keys.NewSet(keys.Point([]byte("a")), keys.Span{Start: []byte("c"), End: []byte("d")})
+	p := Prepare{ID: id, Age: Age{7, ID{1, 2, 2}}, Open: 3, Home: 4, Reads: span, Writes: keys.NewSet(keys.Point([]byte("b"))), Leases: []int64{5, -6}}
+	ops := []mvcc.Placed{{Place: 3, Op: put("a")}, {Place: 9, Op: put("b")}}
+	d := Decision{ID: id, Lowest: -1, Highest: 8, Shares: []Share{{2, ops}, {3, nil}}}
+	f := []Finish{{id, 9, ops}, {ID{1, 2, 4}, 10, nil}}
+	for name, m := range map[string]struct {
+		written []byte
+		read    func([]byte) (any, error)
+		want    any
+	}{
+		"prepare":  {p.Append(nil), func(b []byte) (any, error) { return DecodePrepare(b) }, p},
+		"decision": {d.Append(nil), func(b []byte) (any, error) { return DecodeDecision(b) }, d},
+		"finishes": {AppendFinishes(nil, f), func(b []byte) (any, error) { return DecodeFinishes(b) }, f},
+	} {
+		got, err := m.read(m.written)
+		if err != nil || !equal(got, m.want) {
+			t.Errorf("%s: %+v, %v, want %+v", name, got, err, m.want)
+		}
+		for n := range m.written {
+			if _, err := m.read(m.written[:n]); err == nil {
+				t.Errorf("%s of %d bytes was read", name, n)
+			}
+		}
+		if _, err := m.read(append(m.written, 0)); !errors.Is(err, keys.ErrNewer) {
+			t.Errorf("%s with more: %v", name, err)
+		}
+		m.written[0]++
+		if _, err := m.read(m.written); !errors.Is(err, keys.ErrNewer) {
+			t.Errorf("%s of a later form: %v", name, err)
+		}
+	}
+}
+
+// equal compares messages with what is in them.
+func equal(a, b any) bool {
+	plain := func(v any) any {
+		switch v := v.(type) {
+		case Decision:
+			v.Shares = nil
+			return v
+		case []Finish:
+			return len(v)
+		default:
+			return v
+		}
+	}
+	return reflect.DeepEqual(plain(a), plain(b)) && sameOps(opsOf(a), opsOf(b))
+}
+
+func opsOf(v any) (all [][]mvcc.Placed) {
+	switch v := v.(type) {
+	case Decision:
+		for _, s := range v.Shares {
+			all = append(all, s.Ops)
+		}
+	case []Finish:
+		for _, f := range v {
+			all = append(all, f.Ops)
+		}
+	}
+	return all
+}
+
+func sameOps(a, b [][]mvcc.Placed) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if len(a[i]) != len(b[i]) {
+			return false
+		}
+		for j := range a[i] {
+			if a[i][j].Place != b[i][j].Place || !proto.Equal(a[i][j].Op, b[i][j].Op) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// A table holds after a restart what it held before, and what has ended stays known until its
+// node says that nothing so old is under way.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	db, err := pebble.Open("", &pebble.Options{FS: vfs.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	table, err := Open(db, []byte("r/"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(fn func(b *pebble.Batch) error) {
+		t.Helper()
+		b := db.NewBatch()
+		if err := errors.Join(fn(b), b.Commit(pebble.NoSync)); err != nil {
+			t.Fatal(err)
+		}
+		again, err := Open(db, []byte("r/"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, pair := range map[string][2]any{
+			"held": {table.held, again.held}, "over": {table.over, again.over}, "marks": {table.marks, again.marks},
+			"leases": {table.leases, again.leases}, "committed": {len(table.committed), len(again.committed)},
+		} {
+			if !reflect.DeepEqual(pair[0], pair[1]) {
+				t.Fatalf("%s: %v, after a restart %v", name, pair[0], pair[1])
+			}
+		}
+	}
+	old, a, b, other := ID{1, 5, 9}, ID{1, 6, 1}, ID{1, 6, 2}, ID{2, 3, 1}
+	hold := func(id ID, open uint64) {
+		change(func(batch *pebble.Batch) error {
+			return table.Hold(batch, &Prepare{ID: id, Age: Age{1, id}, Open: open, Home: 3, Leases: []int64{int64(id.Counter)}})
+		})
+	}
+	hold(a, 1)
+	if !table.Refused(old) || table.Refused(b) || table.Refused(other) || !table.HoldsLease(1) {
+		t.Errorf("an attempt of an earlier boot is taken, or one of this boot or another node refused")
+	}
+	change(func(batch *pebble.Batch) error {
+		return errors.Join(
+			table.End(batch, a, 7), table.Commit(batch, a, Committed{Rev: 7, Shares: []Share{{4, []mvcc.Placed{{Op: put("x")}}}}}),
+			table.End(batch, other, 0), table.End(batch, old, 0),
+		)
+	})
+	if rev, known := table.Outcome(a); rev != 7 || !known || table.HoldsLease(1) || len(table.AllHeld()) != 0 {
+		t.Errorf("what was committed is known as %d, %v", rev, known)
+	}
+	if rev, known := table.Outcome(other); rev != 0 || !known || !table.Refused(other) {
+		t.Errorf("what was aborted is known as %d, %v", rev, known)
+	}
+	change(func(batch *pebble.Batch) error { return table.Forget(batch, a) })
+	if rev, known := table.Outcome(a); rev != 7 || !known || !table.Refused(a) {
+		t.Errorf("what all have finished is known as %d, %v", rev, known)
+	}
+	hold(b, 2)
+	if _, known := table.Outcome(a); known || !table.Refused(a) || !table.Refused(other) {
+		t.Errorf("the mark of one node forgets too little or too much: %v", table.over)
+	}
+	if got := table.AllHeld()[b]; got.Home != 3 || got.Age != (Age{1, b}) {
+		t.Errorf("held as %+v", got)
+	}
+	if got, err := FromKey(b.Key()); got != b || err != nil {
+		t.Errorf("id %v, %v", got, err)
+	}
+}

@@ -1,0 +1,290 @@
+package commit
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// messageForm opens each message and record. What a later form has stops this version.
+const messageForm byte = 1
+
+// Prepare has a participant hold keys for a transaction.
+type Prepare struct {
+	ID  ID
+	Age Age
+	// Open is the lowest attempt of the node's boot that is still under way. Whatever is below is
+	// over.
+	Open uint64
+	// Home is the shard that decides.
+	Home uint64
+	// Reads and Writes are the keys of the shard that the transaction names, and those of
+	// them that it may write.
+	Reads, Writes keys.Set
+	// Leases are those that its puts on the shard name.
+	Leases []int64
+}
+
+// Prepared is what became of a Prepare that applied.
+type Prepared struct {
+	// Missing are the leases of it that don't exist.
+	Missing []int64
+}
+
+// Append writes the message behind dst.
+func (p *Prepare) Append(dst []byte) []byte {
+	dst = p.ID.append(append(dst, messageForm))
+	dst = p.Age.First.append(binary.AppendVarint(dst, p.Age.Rev))
+	dst = binary.AppendUvarint(binary.AppendUvarint(dst, p.Open), p.Home)
+	dst = keys.AppendSet(keys.AppendSet(dst, p.Reads), p.Writes)
+	return appendLeases(dst, p.Leases)
+}
+
+// DecodePrepare reads what Append wrote. The result has slices of its own.
+func DecodePrepare(src []byte) (p Prepare, err error) {
+	r := reader{rest: src}
+	r.form()
+	p.ID = r.id()
+	p.Age = Age{Rev: r.varint(), First: r.id()}
+	p.Open, p.Home = r.uvarint(), r.uvarint()
+	p.Reads, p.Writes = r.set(), r.set()
+	p.Leases = r.leases()
+	return p, r.end()
+}
+
+// Share is what a transaction changes on one shard.
+type Share struct {
+	ShardID uint64
+	Ops     []mvcc.Placed
+}
+
+// Decision has the home commit a transaction.
+type Decision struct {
+	ID ID
+	// Lowest and Highest are the lowest and the highest revision that the transaction names to
+	// read at, 0 if it names none.
+	Lowest, Highest int64
+	// Shares are those of all participants, also of those on which nothing changes.
+	Shares []Share
+}
+
+// Append writes the message behind dst.
+func (d *Decision) Append(dst []byte) []byte {
+	dst = d.ID.append(append(dst, messageForm))
+	dst = binary.AppendVarint(binary.AppendVarint(dst, d.Lowest), d.Highest)
+	return appendShares(dst, d.Shares)
+}
+
+// DecodeDecision reads what Append wrote.
+func DecodeDecision(src []byte) (d Decision, err error) {
+	r := reader{rest: src}
+	r.form()
+	d.ID = r.id()
+	d.Lowest, d.Highest = r.varint(), r.varint()
+	d.Shares = r.shares()
+	return d, r.end()
+}
+
+// Finish has a participant make the changes of a transaction that is committed.
+type Finish struct {
+	ID ID
+	// Rev is the transaction's revision.
+	Rev int64
+	Ops []mvcc.Placed
+}
+
+// AppendFinishes writes messages behind dst.
+func AppendFinishes(dst []byte, list []Finish) []byte {
+	dst = binary.AppendUvarint(append(dst, messageForm), uint64(len(list)))
+	for i := range list {
+		dst = binary.AppendVarint(list[i].ID.append(dst), list[i].Rev)
+		dst = appendOps(dst, list[i].Ops)
+	}
+	return dst
+}
+
+// DecodeFinishes reads what AppendFinishes wrote.
+func DecodeFinishes(src []byte) (list []Finish, err error) {
+	r := reader{rest: src}
+	r.form()
+	for range r.count() {
+		list = append(list, Finish{ID: r.id(), Rev: r.varint(), Ops: r.ops()})
+	}
+	return list, r.end()
+}
+
+// AppendIDs writes ids behind dst.
+func AppendIDs(dst []byte, ids ...ID) []byte {
+	dst = append(dst, messageForm)
+	for _, id := range ids {
+		dst = id.append(dst)
+	}
+	return dst
+}
+
+// DecodeIDs reads what AppendIDs wrote.
+func DecodeIDs(src []byte) (ids []ID, err error) {
+	r := reader{rest: src}
+	r.form()
+	for r.err == nil && len(r.rest) > 0 {
+		ids = append(ids, r.id())
+	}
+	return ids, r.end()
+}
+
+// Outcome is what a home says of a transaction.
+type Outcome struct {
+	// Rev is the transaction's revision, 0 if it is aborted and will never be committed.
+	Rev int64
+}
+
+func appendShares(dst []byte, shares []Share) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(shares)))
+	for _, s := range shares {
+		dst = appendOps(binary.AppendUvarint(dst, s.ShardID), s.Ops)
+	}
+	return dst
+}
+
+// appendOps writes operations, each as its place, its length and etcd's message.
+func appendOps(dst []byte, ops []mvcc.Placed) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(ops)))
+	for _, o := range ops {
+		dst = binary.AppendUvarint(dst, uint64(o.Place))
+		dst = binary.AppendUvarint(dst, uint64(proto.Size(o.Op)))
+		var err error
+		if dst, err = (proto.MarshalOptions{Deterministic: true}).MarshalAppend(dst, o.Op); err != nil {
+			panic(fmt.Sprintf("encode operation: %v", err)) //nolint:forbidigo // it was decoded
+		}
+	}
+	return dst
+}
+
+func appendLeases(dst []byte, ids []int64) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(ids)))
+	for _, id := range ids {
+		dst = binary.AppendVarint(dst, id)
+	}
+	return dst
+}
+
+// reader takes a message apart. What follows a malformed part reads as zero.
+type reader struct {
+	rest []byte
+	err  error
+}
+
+func (r *reader) end() error {
+	if r.err == nil && len(r.rest) > 0 {
+		return fmt.Errorf("%d bytes behind a message of a transaction: %w", len(r.rest), keys.ErrNewer)
+	}
+	return r.err
+}
+
+func (r *reader) fail() {
+	if r.err == nil {
+		r.err = errMalformed
+	}
+	r.rest = nil
+}
+
+func (r *reader) form() {
+	switch {
+	case len(r.rest) == 0:
+		r.fail()
+	case r.rest[0] != messageForm:
+		r.err, r.rest = fmt.Errorf("message of a transaction of form %d: %w", r.rest[0], keys.ErrNewer), nil
+	default:
+		r.rest = r.rest[1:]
+	}
+}
+
+func (r *reader) bytes(n uint64) []byte {
+	if n > uint64(len(r.rest)) {
+		r.fail()
+		return nil
+	}
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+func (r *reader) id() ID {
+	id, err := FromKey(string(r.bytes(idLen)))
+	if err != nil {
+		r.fail()
+	}
+	return id
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.rest)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return v
+}
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(r.rest)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return v
+}
+
+// count reads how many elements follow, of a byte at least each.
+func (r *reader) count() uint64 {
+	n := r.uvarint()
+	if n > uint64(len(r.rest)) {
+		r.fail()
+		return 0
+	}
+	return n
+}
+
+func (r *reader) set() keys.Set {
+	s, rest, err := keys.CutSet(r.rest)
+	if err != nil {
+		r.fail()
+		return nil
+	}
+	r.rest = rest
+	return s
+}
+
+func (r *reader) leases() (ids []int64) {
+	for range r.count() {
+		ids = append(ids, r.varint())
+	}
+	return ids
+}
+
+func (r *reader) shares() (shares []Share) {
+	for range r.count() {
+		shares = append(shares, Share{ShardID: r.uvarint(), Ops: r.ops()})
+	}
+	return shares
+}
+
+func (r *reader) ops() (ops []mvcc.Placed) {
+	for range r.count() {
+		place := r.uvarint()
+		op := new(pb.RequestOp)
+		if err := proto.Unmarshal(r.bytes(r.uvarint()), op); err != nil || place > 1<<32-1 {
+			r.fail()
+			return nil
+		}
+		ops = append(ops, mvcc.Placed{Place: uint32(place), Op: op})
+	}
+	return ops
+}

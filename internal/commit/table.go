@@ -1,0 +1,285 @@
+package commit
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
+)
+
+// Table is the transactions of one replica: those that hold keys of the shard, those that the
+// shard has committed as their home and that some other participant has perhaps not finished,
+// and what became of those that are over, so that a step of one that comes late does nothing. Its
+// records lie in Pebble.
+//
+// Methods that take a batch belong to the one goroutine that applies commands. They show in
+// memory at once. The other methods may run beside them.
+type Table struct {
+	db     *pebble.DB
+	prefix []byte // ends in the table's own byte; immutable
+
+	mu sync.RWMutex
+	// All below is protected by mu.
+
+	held      map[ID]Held
+	committed map[ID]Committed
+	// over hold, by id, the revisions of transactions that have ended here, 0 for one that was
+	// aborted. Invariant: none is below its node's mark.
+	over map[ID]int64
+	// marks hold, by node, an id below which all of the node are over.
+	marks map[uint64]ID
+	// leases count, by lease, the transactions in held that name it.
+	leases map[int64]int
+}
+
+// Held is a transaction that holds keys of the shard.
+type Held struct {
+	Age    Age
+	Home   uint64
+	Leases []int64
+}
+
+// Committed is a transaction that the shard has committed.
+type Committed struct {
+	// Rev is the transaction's revision.
+	Rev int64
+	// Shares are those of the other participants.
+	Shares []Share
+}
+
+// tableByte leads every key of a table below the prefix of its replica. Behind it come a kind
+// of record, and an id or a node.
+const tableByte = 'c'
+
+const (
+	kindHeld      byte = 'h'
+	kindCommitted byte = 'c'
+	kindOver      byte = 'o'
+	kindMark      byte = 'm'
+)
+
+// Open loads the table of the replica whose keys begin with prefix, which is copied.
+func Open(db *pebble.DB, prefix []byte) (*Table, error) {
+	t := &Table{db: db, prefix: append(slices.Clone(prefix), tableByte)}
+	return t, t.Reload()
+}
+
+// Reload replaces what is in memory by what Pebble holds.
+func (t *Table) Reload() (err error) {
+	held, committed := make(map[ID]Held), make(map[ID]Committed)
+	over, marks := make(map[ID]int64), make(map[uint64]ID)
+	iter, err := t.db.NewIter(&pebble.IterOptions{LowerBound: t.prefix, UpperBound: keys.PrefixEnd(t.prefix)})
+	if err != nil {
+		return fmt.Errorf("load transactions: %w", err)
+	}
+	for ok := iter.First(); ok && err == nil; ok = iter.Next() {
+		k := iter.Key()[len(t.prefix):]
+		var v []byte
+		if v, err = iter.ValueAndErr(); err != nil || len(k) == 0 {
+			break
+		}
+		var id ID
+		if id, err = FromKey(string(k[1:])); err != nil {
+			break
+		}
+		r := reader{rest: v}
+		r.form()
+		switch k[0] {
+		case kindHeld:
+			held[id] = Held{Age: Age{Rev: r.varint(), First: r.id()}, Home: r.uvarint(), Leases: r.leases()}
+		case kindCommitted:
+			committed[id] = Committed{Rev: r.varint(), Shares: r.shares()}
+		case kindOver:
+			over[id] = r.varint()
+		case kindMark:
+			marks[id.Node] = r.id()
+		default:
+			r.err = fmt.Errorf("record of kind %d: %w", k[0], keys.ErrNewer)
+		}
+		err = r.end()
+	}
+	if cerr := iter.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("load transactions: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held, t.committed, t.over, t.marks = held, committed, over, marks
+	t.leases = make(map[int64]int)
+	for _, h := range held {
+		t.countLocked(h.Leases, 1)
+	}
+	return nil
+}
+
+// countLocked counts a transaction in or out that names leases. t.mu must be held.
+func (t *Table) countLocked(leases []int64, n int) {
+	for _, id := range leases {
+		if t.leases[id] += n; t.leases[id] == 0 {
+			delete(t.leases, id)
+		}
+	}
+}
+
+// Refused reports whether no Prepare of id is taken any more.
+func (t *Table) Refused(id ID) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	_, over := t.over[id]
+	return over || id.before(t.marks[id.Node])
+}
+
+// Outcome returns the revision of a transaction that has ended here, 0 for one that was aborted,
+// and whether it is known to have ended.
+func (t *Table) Outcome(id ID) (rev int64, known bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if c, ok := t.committed[id]; ok {
+		return c.Rev, true
+	}
+	rev, known = t.over[id]
+	return rev, known
+}
+
+// Held returns a transaction that holds keys.
+func (t *Table) Held(id ID) (Held, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	h, ok := t.held[id]
+	return h, ok
+}
+
+// Committed returns a transaction that the shard has committed and not forgotten.
+func (t *Table) Committed(id ID) (Committed, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	c, ok := t.committed[id]
+	return c, ok
+}
+
+// HoldsLease reports whether a transaction that holds keys names a lease.
+func (t *Table) HoldsLease(id int64) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.leases[id] > 0
+}
+
+// AllHeld returns the transactions that hold keys.
+func (t *Table) AllHeld() map[ID]Held {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return cloneOf(t.held)
+}
+
+// AllCommitted returns the transactions that are committed and not forgotten.
+func (t *Table) AllCommitted() map[ID]Committed {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return cloneOf(t.committed)
+}
+
+func cloneOf[V any](m map[ID]V) map[ID]V {
+	if len(m) == 0 {
+		return nil
+	}
+	c := make(map[ID]V, len(m))
+	for k, v := range m {
+		c[k] = v
+	}
+	return c
+}
+
+// Hold notes that a transaction holds keys, and that its node has closed all attempts below
+// the open one.
+func (t *Table) Hold(b *pebble.Batch, p *Prepare) error {
+	h := Held{Age: p.Age, Home: p.Home, Leases: p.Leases}
+	v := h.Age.First.append(binary.AppendVarint([]byte{messageForm}, h.Age.Rev))
+	v = appendLeases(binary.AppendUvarint(v, h.Home), h.Leases)
+	if err := b.Set(t.key(kindHeld, p.ID), v, nil); err != nil {
+		return err
+	}
+	if err := t.mark(b, ID{p.ID.Node, p.ID.Boot, p.Open}); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held[p.ID] = h
+	t.countLocked(h.Leases, 1)
+	return nil
+}
+
+// mark notes that no attempt of a node below open is under way, and forgets what became of them.
+func (t *Table) mark(b *pebble.Batch, open ID) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.marks[open.Node].before(open) {
+		return nil
+	}
+	t.marks[open.Node] = open
+	if err := b.Set(t.key(kindMark, ID{Node: open.Node}), open.append([]byte{messageForm}), nil); err != nil {
+		return err
+	}
+	for id := range t.over {
+		if id.Node != open.Node || !id.before(open) {
+			continue
+		}
+		delete(t.over, id)
+		if err := b.Delete(t.key(kindOver, id), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// End notes that a transaction has ended here, at revision rev or aborted if that is 0. It holds
+// keys no more, and no step of it does anything. Whatever has ended before stays as it is.
+func (t *Table) End(b *pebble.Batch, id ID, rev int64) error {
+	refused := t.Refused(id)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h, ok := t.held[id]; ok {
+		delete(t.held, id)
+		t.countLocked(h.Leases, -1)
+		if err := b.Delete(t.key(kindHeld, id), nil); err != nil {
+			return err
+		}
+	}
+	if refused {
+		return nil
+	}
+	t.over[id] = rev
+	return b.Set(t.key(kindOver, id), binary.AppendVarint([]byte{messageForm}, rev), nil)
+}
+
+// Commit notes that the shard has committed a transaction, until Forget.
+func (t *Table) Commit(b *pebble.Batch, id ID, c Committed) error {
+	v := appendShares(binary.AppendVarint([]byte{messageForm}, c.Rev), c.Shares)
+	if err := b.Set(t.key(kindCommitted, id), v, nil); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.committed[id] = c
+	return nil
+}
+
+// Forget removes a transaction that all participants have finished.
+func (t *Table) Forget(b *pebble.Batch, id ID) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.committed[id]; !ok {
+		return nil
+	}
+	delete(t.committed, id)
+	return b.Delete(t.key(kindCommitted, id), nil)
+}
+
+func (t *Table) key(kind byte, id ID) []byte {
+	return id.append(append(slices.Clone(t.prefix), kind))
+}

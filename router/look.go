@@ -1,0 +1,365 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/latchkey-db/latchkey/internal/commit"
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// look runs a transaction over several shards on the state that it holds, and changes nothing:
+// it finds which path the transaction takes, what that changes, and, once the revision of the
+// whole is known, what it answers.
+type look struct {
+	ctx context.Context //nolint:containedctx // lives for one call
+	l   *view
+	// missing are leases that don't exist.
+	missing map[int64]bool
+	// rev is the transaction's revision, or one above all that exist while it is not known.
+	rev int64
+	// lowest and highest are those that the transaction reads at, 0 if it names none.
+	lowest, highest int64
+	// own are the keys that the transaction has changed so far, nil for one that it deleted.
+	own map[string]*mvccpb.KeyValue
+	// place counts the changes, and shares are what they are by shard.
+	place  uint32
+	shares map[*shard.Data][]mvcc.Placed
+}
+
+// unknownRev stands for the revision of a transaction that has none yet.
+const unknownRev = math.MaxInt64
+
+// plan is the path that a transaction takes, with those nested in it.
+type plan struct {
+	succeeded bool
+	ops       []*pb.RequestOp
+	nested    []plan
+}
+
+// plan evaluates the compares of a transaction and of those nested on its path, all on the
+// state before it.
+func (k *look) plan(req *pb.TxnRequest) (p plan, err error) {
+	p.succeeded, p.ops = true, req.Success
+	for _, c := range req.Compare {
+		var found []*mvccpb.KeyValue
+		if found, err = k.before(keys.FromRange(c.Key, c.RangeEnd)); err != nil {
+			return p, err
+		}
+		if !mvcc.Holds(c, found) {
+			p.succeeded, p.ops = false, req.Failure
+			break
+		}
+	}
+	for _, op := range p.ops {
+		if t := op.GetRequestTxn(); t != nil {
+			n, err := k.plan(t)
+			if err != nil {
+				return p, err
+			}
+			p.nested = append(p.nested, n)
+		}
+	}
+	return p, nil
+}
+
+// check returns the error for which a transaction on path p is rejected, and takes note of the
+// revisions that it reads at.
+func (k *look) check(p *plan) error {
+	nested := p.nested
+	for _, op := range p.ops {
+		var err error
+		switch o := op.Request.(type) {
+		case *pb.RequestOp_RequestRange:
+			err = k.checkRange(o.RequestRange)
+		case *pb.RequestOp_RequestPut:
+			err = k.checkPut(o.RequestPut)
+		case *pb.RequestOp_RequestDeleteRange:
+		case *pb.RequestOp_RequestTxn:
+			err = k.check(&nested[0])
+			nested = nested[1:]
+		default:
+			err = mvcc.ErrEmptyOp
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *look) checkRange(req *pb.RangeRequest) error {
+	switch {
+	case req.Revision == 0:
+		return nil
+	case req.Revision < k.l.compacted:
+		return mvcc.ErrCompacted // a negative one does not mean the newest here
+	case k.lowest == 0 || req.Revision < k.lowest:
+		k.lowest = req.Revision
+	}
+	k.highest = max(k.highest, req.Revision)
+	return nil
+}
+
+func (k *look) checkPut(req *pb.PutRequest) error {
+	if req.Lease != 0 && k.missing[req.Lease] {
+		return mvcc.ErrLeaseNotFound
+	}
+	if req.IgnoreValue || req.IgnoreLease {
+		found, err := k.before(keys.Point(req.Key))
+		if err == nil && len(found) == 0 {
+			err = mvcc.ErrKeyNotFound
+		}
+		return err
+	}
+	return nil
+}
+
+// run runs the operations of a path in their order.
+func (k *look) run(p *plan) (*pb.TxnResponse, error) {
+	resp := &pb.TxnResponse{Header: &pb.ResponseHeader{}, Succeeded: p.succeeded}
+	nested := p.nested
+	for _, op := range p.ops {
+		out := &pb.ResponseOp{}
+		switch o := op.Request.(type) {
+		case *pb.RequestOp_RequestRange:
+			a, err := k.rangeKeys(o.RequestRange)
+			if err != nil {
+				return nil, err
+			}
+			out.Response = &pb.ResponseOp_ResponseRange{ResponseRange: a}
+		case *pb.RequestOp_RequestPut:
+			a, err := k.put(op, o.RequestPut)
+			if err != nil {
+				return nil, err
+			}
+			out.Response = &pb.ResponseOp_ResponsePut{ResponsePut: a}
+		case *pb.RequestOp_RequestDeleteRange:
+			a, err := k.deleteRange(o.RequestDeleteRange)
+			if err != nil {
+				return nil, err
+			}
+			out.Response = &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: a}
+		case *pb.RequestOp_RequestTxn:
+			a, err := k.run(&nested[0])
+			if err != nil {
+				return nil, err
+			}
+			nested = nested[1:]
+			out.Response = &pb.ResponseOp_ResponseTxn{ResponseTxn: a}
+		}
+		resp.Responses = append(resp.Responses, out)
+	}
+	return resp, nil
+}
+
+// reached is the revision that the transaction has come to: its own from its first change on.
+func (k *look) reached() int64 {
+	if k.place > 0 {
+		return k.rev
+	}
+	return k.rev - 1
+}
+
+// before returns the keys in span as they are before the transaction.
+func (k *look) before(span keys.Span) ([]*mvccpb.KeyValue, error) {
+	if span.Empty() {
+		return nil, nil
+	}
+	resp, err := k.l.rangeKeys(k.ctx, &pb.RangeRequest{Key: span.Start, RangeEnd: span.RangeEnd()})
+	return resp.GetKvs(), err
+}
+
+// now returns the keys in span, in order, as the transaction has left them so far.
+func (k *look) now(span keys.Span) ([]*mvccpb.KeyValue, error) {
+	kvs, err := k.before(span)
+	if err != nil || !k.changed(span) {
+		return kvs, err
+	}
+	kvs = slices.DeleteFunc(slices.Clone(kvs), func(kv *mvccpb.KeyValue) bool {
+		_, own := k.own[string(kv.Key)]
+		return own
+	})
+	for key, kv := range k.own {
+		if kv != nil && span.Contains([]byte(key)) {
+			kvs = append(kvs, kv)
+		}
+	}
+	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
+	return kvs, nil
+}
+
+// changed reports whether the transaction has changed a key in span.
+func (k *look) changed(span keys.Span) bool {
+	for key := range k.own {
+		if span.Contains([]byte(key)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (k *look) rangeKeys(req *pb.RangeRequest) (*pb.RangeResponse, error) {
+	span := keys.FromRange(req.Key, req.RangeEnd)
+	switch {
+	case span.Empty():
+		return &pb.RangeResponse{Header: &pb.ResponseHeader{Revision: k.reached()}}, nil
+	case req.Revision <= 0 && k.changed(span):
+		kvs, err := k.now(span)
+		if err != nil {
+			return nil, err
+		}
+		return mvcc.RangeOver(k.ctx, kvs, k.reached(), req)
+	}
+	resp, err := k.l.rangeKeys(k.ctx, req)
+	if err == nil {
+		resp.Header.Revision = k.reached()
+	}
+	return resp, err
+}
+
+func (k *look) put(op *pb.RequestOp, req *pb.PutRequest) (*pb.PutResponse, error) {
+	found, err := k.now(keys.Point(req.Key))
+	if err != nil {
+		return nil, err
+	}
+	kv := &mvccpb.KeyValue{
+		Key: req.Key, Value: req.Value, Lease: req.Lease, CreateRevision: k.rev, ModRevision: k.rev, Version: 1,
+	}
+	resp := &pb.PutResponse{Header: &pb.ResponseHeader{Revision: k.rev}}
+	if len(found) > 0 {
+		old := found[0]
+		kv.CreateRevision, kv.Version = old.CreateRevision, old.Version+1
+		if req.IgnoreValue {
+			kv.Value = old.Value
+		}
+		if req.IgnoreLease {
+			kv.Lease = old.Lease
+		}
+		if req.PrevKv {
+			resp.PrevKv = old
+		}
+	}
+	d, err := k.l.r.span(keys.Point(req.Key))
+	if err != nil {
+		return nil, err
+	}
+	k.change(d, op, 1)
+	k.own[string(req.Key)] = kv
+	return resp, nil
+}
+
+func (k *look) deleteRange(req *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
+	resp := &pb.DeleteRangeResponse{Header: &pb.ResponseHeader{}}
+	span := keys.FromRange(req.Key, req.RangeEnd)
+	if !span.Empty() {
+		parts, err := k.l.r.parts(span)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range parts {
+			victims, err := k.now(p.span)
+			if err != nil {
+				return nil, err
+			}
+			if len(victims) == 0 {
+				continue
+			}
+			k.change(p.d, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+				RequestDeleteRange: &pb.DeleteRangeRequest{Key: p.span.Start, RangeEnd: p.span.RangeEnd()},
+			}}, len(victims))
+			for _, kv := range victims {
+				k.own[string(kv.Key)] = nil
+			}
+			resp.Deleted += int64(len(victims))
+			if req.PrevKv {
+				resp.PrevKvs = append(resp.PrevKvs, victims...)
+			}
+		}
+	}
+	resp.Header.Revision = k.reached()
+	return resp, nil
+}
+
+// change notes n changes that an operation makes on a shard.
+func (k *look) change(d *shard.Data, op *pb.RequestOp, n int) {
+	k.shares[d] = append(k.shares[d], mvcc.Placed{Place: k.place, Op: op})
+	k.place += uint32(n)
+}
+
+// outcome is what a look has found.
+type outcome struct {
+	decision commit.Decision
+	// answer runs the transaction once more, at the revision that it got.
+	answer func(rev int64) (*pb.TxnResponse, error)
+}
+
+// startLook begins a look of a transaction with a revision, below which nothing of the view
+// changes any more.
+func (l *view) startLook(ctx context.Context, rev int64) *look {
+	l.rev = rev - 1
+	for _, v := range l.views {
+		_ = v.At(l.rev) // it is not below what the view holds
+	}
+	return &look{
+		ctx: ctx, l: l, rev: rev, own: make(map[string]*mvccpb.KeyValue), shares: make(map[*shard.Data][]mvcc.Placed),
+	}
+}
+
+// look finds out what a transaction does whose keys are held on all its shards. The view is of
+// those, and must stay open for the answer.
+func (l *view) look(ctx context.Context, req *pb.TxnRequest, missing map[int64]bool) (o outcome, err error) {
+	k := l.startLook(ctx, unknownRev)
+	k.missing = missing
+	p, err := k.plan(req)
+	if err != nil {
+		return o, err
+	}
+	if err := k.check(&p); err != nil {
+		return o, err
+	}
+	if _, err := k.run(&p); err != nil {
+		return o, err
+	}
+	o.decision.Lowest, o.decision.Highest = k.lowest, k.highest
+	for _, v := range l.views {
+		o.decision.Shares = append(o.decision.Shares, commit.Share{ShardID: v.d.Replica().ShardID(), Ops: k.shares[v.d]})
+	}
+	o.answer = func(rev int64) (*pb.TxnResponse, error) {
+		resp, err := l.startLook(ctx, rev).run(&p)
+		if err == nil {
+			resp.Header.Revision = rev
+		}
+		return resp, err
+	}
+	return o, nil
+}
+
+// lookOnly answers a transaction that names no key to write, though it has operations that
+// would. The view is as new as a read's.
+func (l *view) lookOnly(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	rev := l.rev
+	k := l.startLook(ctx, rev+1)
+	p, err := k.plan(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.check(&p); err != nil {
+		return nil, err
+	}
+	if k.highest > rev {
+		return nil, mvcc.ErrFutureRev
+	}
+	resp, err := k.run(&p)
+	if err == nil {
+		resp.Header.Revision = rev
+	}
+	return resp, err
+}

@@ -1,0 +1,456 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/latchkey-db/latchkey/internal/commit"
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// A write over several shards is a transaction that this node coordinates (internal/commit):
+//
+//  1. All shards that it names hold its keys, side by side.
+//  2. What it does is found out on the state that is held, which this node's replicas have.
+//  3. Its home commits it, at the number of that command: then it is answered.
+//
+// The home sees to the rest. What fails before the third step is taken back and made anew, under a
+// new id of the same age: of two transactions that meet the younger gives way.
+
+// attempts are the ids of this node.
+type attempts struct {
+	// boot is drawn from the oracle once, and 0 before.
+	boot atomic.Uint64
+
+	mu sync.Mutex
+	// last is the newest counter and open are those under way; protected by mu.
+	last uint64
+	open map[uint64]struct{}
+}
+
+// begin returns a new id, and the lowest that is open.
+func (a *attempts) begin(node, boot uint64) (id commit.ID, open uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.open == nil {
+		a.open = make(map[uint64]struct{})
+	}
+	a.last++
+	a.open[a.last] = struct{}{}
+	open = a.last
+	for c := range a.open {
+		open = min(open, c)
+	}
+	return commit.ID{Node: node, Boot: boot, Counter: a.last}, open
+}
+
+// end says that nothing more is done under an id.
+func (a *attempts) end(id commit.ID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.open, id.Counter)
+}
+
+// Coordinates reports whether this node goes on with a transaction.
+func (r *Router) Coordinates(id commit.ID) bool {
+	a := &r.attempts
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, open := a.open[id.Counter]
+	return id.Node == r.self && id.Boot == a.boot.Load() && open
+}
+
+// bootNumber returns what tells the ids of this process from those of earlier ones.
+func (r *Router) bootNumber(ctx context.Context) (uint64, error) {
+	boot := &r.attempts.boot
+	for boot.Load() == 0 {
+		b, err := r.order.Ask(ctx, 1, raft.Leading{})
+		if err == nil {
+			boot.CompareAndSwap(0, uint64(b.First))
+			break
+		}
+		// It is asked again when there is somebody who answers.
+		if _, err := r.newestNumber(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return boot.Load(), nil
+}
+
+// writesWide reports whether writes over several shards are carried out: all nodes must know
+// how.
+func (r *Router) writesWide() bool { return r.wideWrites && r.system.State().CommitsWide() }
+
+// wideTxn runs a transaction over several shards.
+func (r *Router) wideTxn(ctx context.Context, req *pb.TxnRequest, check func(access) error) (*pb.TxnResponse, error) {
+	a, err := r.access(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := check(a); err != nil {
+		return nil, err
+	}
+	t, err := r.newWide(req, a)
+	switch {
+	case err != nil:
+		return nil, err
+	case t.home == nil:
+		return r.lookOnly(ctx, req, check)
+	}
+	for _, p := range t.participants {
+		if err := r.mayUse(ctx, a, p.d, p.leases...); err != nil {
+			return nil, err
+		}
+	}
+	return t.run(ctx)
+}
+
+// lookOnly answers a transaction over several shards that names no key to write.
+func (r *Router) lookOnly(ctx context.Context, req *pb.TxnRequest, check func(access) error) (resp *pb.TxnResponse, err error) {
+	var spans []keys.Span
+	mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
+		spans = append(spans, s)
+		return true
+	})
+	err = r.readAt(ctx, spans, fresh{}, check, func(l *view) error {
+		resp, err = l.lookOnly(ctx, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.noteShown(resp.Header)
+	return resp, nil
+}
+
+// wideDelete deletes the keys of a range over several shards.
+func (r *Router) wideDelete(
+	ctx context.Context, req *pb.DeleteRangeRequest, check func(access) error,
+) (*pb.DeleteRangeResponse, error) {
+	resp, err := r.wideTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{
+		{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: req}},
+	}}, check)
+	if err != nil {
+		return nil, err
+	}
+	deleted := resp.Responses[0].GetResponseDeleteRange()
+	deleted.Header = resp.Header
+	return deleted, nil
+}
+
+// wide is a transaction over several shards.
+type wide struct {
+	r      *Router
+	req    *pb.TxnRequest
+	access access
+	// participants are the shards of its keys, by id.
+	participants []participant
+	// home is the one that decides.
+	home *shard.Data
+	age  commit.Age
+	// first is the participant that is prepared before the others, nil if none is: an older
+	// transaction held keys of it.
+	first *shard.Data
+	// missed are leases that did not exist when an attempt asked for them.
+	missed map[int64]bool
+}
+
+// participant is a shard of a transaction, with the keys that it names there.
+type participant struct {
+	d             *shard.Data
+	reads, writes []keys.Span
+	leases        []int64
+}
+
+// newWide sorts what a transaction names by shards.
+func (r *Router) newWide(req *pb.TxnRequest, a access) (*wide, error) {
+	t := &wide{r: r, req: req, access: a}
+	var failed error
+	mvcc.EachSpan(req, func(s keys.Span, write bool) bool {
+		if s.Empty() {
+			return true
+		}
+		var parts []part
+		if parts, failed = r.parts(s); failed != nil {
+			return false
+		}
+		for _, p := range parts {
+			at := t.participant(p.d)
+			if write {
+				at.writes = append(at.writes, p.span)
+			} else {
+				at.reads = append(at.reads, p.span)
+			}
+		}
+		return true
+	})
+	if failed != nil {
+		return nil, failed
+	}
+	mvcc.EachPut(req, func(put *pb.PutRequest) {
+		if put.Lease == 0 || failed != nil {
+			return
+		}
+		var d *shard.Data
+		if d, failed = r.span(keys.Point(put.Key)); failed != nil {
+			return
+		}
+		if at := t.participant(d); !slices.Contains(at.leases, put.Lease) {
+			at.leases = append(at.leases, put.Lease)
+		}
+	})
+	if failed != nil {
+		return nil, failed
+	}
+	slices.SortFunc(t.participants, func(a, b participant) int {
+		return int(int64(a.d.Replica().ShardID()) - int64(b.d.Replica().ShardID()))
+	})
+	for _, p := range t.participants {
+		if len(p.writes) > 0 && t.home == nil {
+			t.home = p.d
+		}
+	}
+	return t, nil
+}
+
+// participant returns that of a shard, a new one if there is none.
+func (t *wide) participant(d *shard.Data) *participant {
+	at := slices.IndexFunc(t.participants, func(p participant) bool { return p.d == d })
+	if at < 0 {
+		at = len(t.participants)
+		t.participants = append(t.participants, participant{d: d})
+	}
+	return &t.participants[at]
+}
+
+// run runs the transaction, in as many attempts as it takes within a call's time.
+func (t *wide) run(ctx context.Context) (*pb.TxnResponse, error) {
+	ctx, cancel := t.r.bounded(ctx)
+	defer cancel()
+	boot, err := t.r.bootNumber(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t.age.Rev = t.r.shown.Load()
+	for {
+		resp, err := t.attempt(ctx, boot)
+		switch {
+		case err == nil:
+			t.r.noteShown(resp.Header)
+			return resp, nil
+		case !errors.Is(err, errAgain):
+			return nil, t.access.refused(err)
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// errAgain says that an attempt has certainly changed nothing and that another may.
+var errAgain = errors.New("the attempt at the transaction came to nothing")
+
+// attempt makes one attempt.
+func (t *wide) attempt(ctx context.Context, boot uint64) (*pb.TxnResponse, error) {
+	id, open := t.r.attempts.begin(t.r.self, boot)
+	defer t.r.attempts.end(id)
+	if t.age.First == (commit.ID{}) {
+		t.age.First = id
+	}
+	missing, err := t.prepare(ctx, id, open)
+	if err != nil {
+		t.giveUp(id, false)
+		return nil, err
+	}
+	l := t.open()
+	defer l.close()
+	o, err := l.look(ctx, t.req, missing)
+	if errors.Is(err, mvcc.ErrLeaseNotFound) && t.missesMore(missing) || errors.Is(err, mvcc.ErrReplaced) {
+		err = errAgain // homes of leases are to be asked after this attempt was turned away for them
+	}
+	if err != nil {
+		t.giveUp(id, false)
+		return nil, err
+	}
+	o.decision.ID = id
+	rev, err := t.decide(ctx, &o.decision)
+	if err != nil {
+		t.giveUp(id, true)
+		return nil, err
+	}
+	resp, err := o.answer(rev)
+	if err != nil {
+		// It has taken place, but what it has seen is gone.
+		return nil, fmt.Errorf("%w (%v)", raft.ErrTimeout, err) //nolint:errorlint // the client hears of an unknown outcome
+	}
+	return resp, nil
+}
+
+// missesMore notes leases that don't exist, and reports whether one is new.
+func (t *wide) missesMore(missing map[int64]bool) (more bool) {
+	if t.missed == nil {
+		t.missed = make(map[int64]bool)
+	}
+	for id := range missing {
+		more = more || !t.missed[id]
+		t.missed[id] = true
+	}
+	return more
+}
+
+// prepare has all participants hold the transaction's keys, and returns the leases that don't
+// exist.
+func (t *wide) prepare(ctx context.Context, id commit.ID, open uint64) (map[int64]bool, error) {
+	missing := make(map[int64]bool)
+	var mu sync.Mutex
+	prepare := func(ctx context.Context, p *participant, patient bool) error {
+		step := &shard.Step{Patient: patient, Prepare: &commit.Prepare{
+			ID: id, Age: t.age, Open: open, Home: t.home.Replica().ShardID(),
+			Reads: keys.NewSet(p.reads...), Writes: keys.NewSet(p.writes...), Leases: p.leases,
+		}}
+		result, err := t.take(ctx, p.d, step, t.access.guard(p.leases...))
+		switch {
+		case err == nil:
+		case errors.Is(err, shard.ErrYounger):
+			mu.Lock()
+			defer mu.Unlock()
+			t.first = p.d
+			return errAgain
+		case errors.Is(err, shard.ErrAborted), errors.Is(err, raft.ErrTimeout) && ctx.Err() == nil:
+			// Whatever became of it, the transaction can't be committed any more.
+			return errAgain
+		default:
+			return err
+		}
+		prepared, ok := result.(commit.Prepared)
+		if !ok {
+			return fmt.Errorf("prepare: the command answered %T", result)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, id := range prepared.Missing {
+			missing[id] = true
+		}
+		return nil
+	}
+	first := t.first
+	t.first = nil
+	if first != nil {
+		if err := prepare(ctx, t.participant(first), true); err != nil {
+			return nil, err
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range t.participants {
+		if p := &t.participants[i]; p.d != first {
+			g.Go(func() error { return prepare(ctx, p, false) })
+		}
+	}
+	return missing, g.Wait()
+}
+
+// take has a participant take a step.
+func (t *wide) take(ctx context.Context, d *shard.Data, s *shard.Step, g *shard.Guard) (result any, err error) {
+	err = t.r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
+		result, err = l.Take(ctx, g, s)
+		return err
+	})
+	return result, err
+}
+
+// open returns a view of the state that is held.
+func (t *wide) open() *view {
+	l := &view{r: t.r, compacted: t.r.system.State().Order.Compacted}
+	for _, p := range t.participants {
+		v := p.d.Store().View()
+		v.Forget(l.compacted)
+		l.views = append(l.views, opened{p.d, v})
+	}
+	return l
+}
+
+// decide has the home commit the transaction, and returns its revision. Unless the error is of
+// an unknown outcome the transaction certainly does not take place.
+func (t *wide) decide(ctx context.Context, d *commit.Decision) (int64, error) {
+	result, err := t.take(ctx, t.home, &shard.Step{Decision: d}, t.access.guard())
+	switch {
+	case errors.Is(err, shard.ErrAborted):
+		return 0, errAgain
+	case err != nil:
+		return 0, err
+	}
+	o, ok := result.(commit.Outcome)
+	if !ok {
+		return 0, fmt.Errorf("decide: the command answered %T", result)
+	}
+	return o.Rev, nil
+}
+
+// giveUp has the participants let the keys go, in the background: what it does not reach asks
+// the home in time. Where the home may have decided it is asked first.
+func (t *wide) giveUp(id commit.ID, perhapsDecided bool) {
+	participants := slices.Clone(t.participants)
+	home := t.home
+	_ = t.r.running.run(func(ctx context.Context) {
+		ctx, cancel := t.r.bounded(ctx)
+		defer cancel()
+		abort := func(d *shard.Data) (out commit.Outcome, err error) {
+			err = t.r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
+				out, err = l.Abort(ctx, id)
+				return err
+			})
+			return out, err
+		}
+		if perhapsDecided {
+			if out, err := abort(home); err != nil || out.Rev != 0 {
+				return
+			}
+		}
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		for _, p := range participants {
+			if p.d != home || !perhapsDecided {
+				wg.Go(func() { _, _ = abort(p.d) })
+			}
+		}
+	})
+}
+
+// Finish has a shard make the changes of transactions that are committed.
+func (r *Router) Finish(ctx context.Context, shardID uint64, list []commit.Finish) error {
+	d := r.shards[shardID]
+	if d == nil {
+		return errUnplaced
+	}
+	return r.atLeader(ctx, d, func(ctx context.Context, l Leader) error { return l.Finish(ctx, list) })
+}
+
+// Settled asks a transaction's home what became of it.
+func (r *Router) Settled(ctx context.Context, home uint64, id commit.ID) (out commit.Outcome, err error) {
+	d := r.shards[home]
+	if d == nil {
+		return out, errUnplaced
+	}
+	err = r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
+		out, err = l.Settled(ctx, id)
+		return err
+	})
+	return out, err
+}
+
+// Open reports whether the node that coordinates a transaction says that it still does.
+func (r *Router) Open(ctx context.Context, id commit.ID) bool {
+	if id.Node == r.self {
+		return r.Coordinates(id)
+	}
+	return r.leaders != nil && r.leaders.Open(ctx, id)
+}

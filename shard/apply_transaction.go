@@ -1,0 +1,237 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/latchkey-db/latchkey/internal/commit"
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// ErrAborted is returned for a step of a transaction over several shards that is over.
+var ErrAborted = errors.New("shard: the transaction is aborted")
+
+// Transactions over several shards (internal/commit). Each has a number: that of the entry that
+// commits it, at its home. What holds of the log of each shard:
+//
+//   - A Prepare takes a number, so that promises see it as a write of what it holds. It applies
+//     before the transaction's own number is asked for. So a state at that revision or above,
+//     and one behind a promise of it, has the hold or the changes.
+//   - Holds are enforced where commands apply. A command that meets one is turned away, also one
+//     that was numbered before.
+//   - The first of a decision and an abort that applies at the home wins: the decision needs the
+//     hold that the abort takes away.
+//   - What ends leaves its outcome behind, until its node says that it goes on with nothing so old:
+//     a Prepare that comes late holds nothing.
+
+// checked applies a step that carries what its sender has checked.
+func (r *dataRun) checked(
+	c raft.Command, step func(c raft.Command, payload []byte) (any, error),
+) (result any, rejected, failed error) {
+	g, verdicts, rest, err := cutChecks(c.Payload)
+	if err != nil {
+		return nil, nil, err
+	}
+	if r.fence.Closed && (g == nil || g.Epoch < r.fence.Epoch) {
+		return nil, ErrOutdated, nil
+	}
+	if g != nil {
+		for _, id := range g.Leases {
+			if !r.d.leases.Every(id, g.Writable.Contains) {
+				return nil, ErrForbidden, nil
+			}
+		}
+	}
+	r.verdicts = verdicts
+	result, err = step(c, rest)
+	return r.outcome(result, err)
+}
+
+// appendChecks writes what goes before a step that was checked: the guard, if there is one, and
+// what the homes have said of leases.
+func appendChecks(dst []byte, g *Guard, verdicts []verdict) []byte {
+	if g == nil {
+		return appendVerdicts(append(dst, 0), verdicts)
+	}
+	return appendVerdicts(appendGuard(append(dst, 1), g), verdicts)
+}
+
+var errBadChecks = errors.New("malformed step of a transaction")
+
+// cutChecks reads what appendChecks wrote and returns what follows.
+func cutChecks(src []byte) (g *Guard, verdicts []verdict, rest []byte, err error) {
+	if len(src) == 0 || src[0] > 1 {
+		return nil, nil, nil, errBadChecks
+	}
+	guarded := src[0] == 1
+	if src = src[1:]; guarded {
+		var read Guard
+		if read, src, err = cutGuard(src); err != nil {
+			return nil, nil, nil, err
+		}
+		g = &read
+	}
+	verdicts, rest, err = cutVerdicts(src)
+	return g, verdicts, rest, err
+}
+
+// prepare has a transaction hold keys.
+func (r *dataRun) prepare(c raft.Command, payload []byte) (any, error) {
+	p, err := commit.DecodePrepare(payload)
+	if err != nil {
+		return nil, err
+	}
+	named := append(append([]keys.Span(nil), p.Reads...), p.Writes...)
+	switch {
+	case !r.shape.Ordered, !r.owns(named):
+		return nil, errNotOwned
+	case r.d.transactions.Refused(p.ID):
+		return nil, ErrAborted
+	case r.w.Meets(p.Reads, p.Writes):
+		return nil, errHeld
+	}
+	var out commit.Prepared
+	for _, id := range p.Leases {
+		if !(runLeases{r}).Exists(id) {
+			if r.undecided != nil && !errors.As(r.undecided, new(unknownLeaseError)) {
+				return nil, r.undecided
+			}
+			r.undecided = nil
+			out.Missing = append(out.Missing, id)
+		}
+	}
+	// Nothing turns the command away from here on.
+	for _, v := range r.verdicts {
+		if v.incarnation == 0 || r.d.leases.Holds(v.id) || r.home(v.id) {
+			continue
+		}
+		ref := lease.Ref{ID: v.id, Incarnation: v.incarnation}
+		if !r.d.leases.MayMakeShadow(ref) {
+			continue
+		}
+		if err := r.d.leases.MakeShadow(r.batch, ref); err != nil {
+			return nil, err
+		}
+	}
+	r.w.Reach(c.Number)
+	if _, err := r.w.Hold(p.ID.Key(), p.Reads, p.Writes); err != nil {
+		return nil, err
+	}
+	if err := r.d.transactions.Hold(r.batch, &p); err != nil {
+		return nil, fmt.Errorf("note transaction: %w", err)
+	}
+	return out, nil
+}
+
+// decide commits a transaction at the command's number.
+func (r *dataRun) decide(c raft.Command, payload []byte) (any, error) {
+	d, err := commit.DecodeDecision(payload)
+	if err != nil {
+		return nil, err
+	}
+	floor := max(r.w.Compacted(), c.Compacted)
+	_, held := r.d.transactions.Held(d.ID)
+	switch {
+	case !held:
+		return nil, ErrAborted
+	case d.Lowest != 0 && d.Lowest < floor:
+		return nil, mvcc.ErrCompacted
+	case d.Highest >= c.Number:
+		return nil, mvcc.ErrFutureRev
+	}
+	var mine []mvcc.Placed
+	var others []commit.Share
+	for _, s := range d.Shares {
+		if s.ShardID == r.d.replica.ShardID() {
+			mine = s.Ops
+		} else {
+			others = append(others, s)
+		}
+	}
+	if err := r.settle(commit.Finish{ID: d.ID, Rev: c.Number, Ops: mine}); err != nil {
+		return nil, err
+	}
+	if err := r.d.transactions.Commit(r.batch, d.ID, commit.Committed{Rev: c.Number, Shares: others}); err != nil {
+		return nil, fmt.Errorf("note commit: %w", err)
+	}
+	r.decided = append(r.decided, d.ID)
+	return commit.Outcome{Rev: c.Number}, nil
+}
+
+// settle makes the changes of a transaction that holds keys, and lets them go.
+func (r *dataRun) settle(f commit.Finish) error {
+	if err := r.w.Insert(f.ID.Key(), f.Rev, f.Ops); err != nil {
+		return err
+	}
+	if r.failed != nil {
+		return r.failed
+	}
+	return r.d.transactions.End(r.batch, f.ID, f.Rev)
+}
+
+// finish makes the changes of transactions that their homes have committed. Those that hold
+// nothing have been finished before.
+func (r *dataRun) finish(payload []byte) error {
+	list, err := commit.DecodeFinishes(payload)
+	if err != nil {
+		return err
+	}
+	for _, f := range list {
+		if _, held := r.d.transactions.Held(f.ID); !held {
+			continue
+		}
+		if err := r.settle(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// abort lets go what transactions hold that the shard has not committed, and sees that they
+// never hold anything here. It returns what became of the last.
+func (r *dataRun) abort(payload []byte) (out commit.Outcome, err error) {
+	ids, err := commit.DecodeIDs(payload)
+	if err != nil {
+		return out, err
+	}
+	for _, id := range ids {
+		out = commit.Outcome{}
+		if rev, ended := r.d.transactions.Outcome(id); ended {
+			out.Rev = rev
+			continue
+		}
+		if err := errors.Join(r.w.Release(id.Key()), r.d.transactions.End(r.batch, id, 0)); err != nil {
+			return out, fmt.Errorf("abort: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// forgetCommitted removes transactions that all participants have finished.
+func (r *dataRun) forgetCommitted(payload []byte) error {
+	ids, err := commit.DecodeIDs(payload)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := r.d.transactions.Forget(r.batch, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaseHeld reports whether a transaction holds a lease or one of its keys, so that the lease
+// can't end here now.
+func (r *dataRun) leaseHeld(id int64) bool {
+	if r.d.transactions.HoldsLease(id) {
+		return true
+	}
+	if !r.w.HoldsAny() {
+		return false
+	}
+	return !r.d.leases.Every(id, func(key []byte) bool { return !r.w.Meets(nil, []keys.Span{keys.Point(key)}) })
+}

@@ -1,0 +1,185 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/latchkey-db/latchkey/internal/commit"
+	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/mvcc"
+)
+
+// ErrYounger is returned for a Prepare that meets keys held for an older transaction, while
+// its own holds others perhaps: it gives them back and begins again.
+var ErrYounger = errors.New("shard: an older transaction holds keys of it")
+
+// maxHeldBack bounds the commands of a shard that wait for transactions to let keys go.
+const maxHeldBack = 5000
+
+// Step is a step of a transaction over several shards that its coordinator has a shard take.
+type Step struct {
+	// Prepare or Decision is the step.
+	Prepare  *commit.Prepare
+	Decision *commit.Decision
+	// Patient says that the transaction holds nothing elsewhere: its Prepare waits for
+	// whoever holds keys of it, and else only for younger ones.
+	Patient bool
+}
+
+// kind and payload are the command's, without what goes before.
+func (s *Step) kind() Kind {
+	if s.Prepare != nil {
+		return kindPrepare
+	}
+	return kindDecide
+}
+
+func (s *Step) payload() []byte {
+	if s.Prepare != nil {
+		return s.Prepare.Append(nil)
+	}
+	return s.Decision.Append(nil)
+}
+
+// Take has the shard take a step of a transaction. It returns a commit.Prepared or a
+// commit.Outcome. Errors are those of Write, ErrAborted, and for a Prepare ErrYounger. After any
+// error a Prepare may hold keys, unless it is raft.ErrNotApplied, raft.ErrNotLeader, ErrYounger
+// or a rejection.
+func (d *Data) Take(ctx context.Context, g *Guard, s *Step) (any, error) {
+	o, err := d.take(ctx, raft.Proposal{}, g, s)
+	if err != nil {
+		return nil, err
+	}
+	return o.Result, o.Err
+}
+
+// take is Take with what p says of the command's id and term.
+func (d *Data) take(ctx context.Context, p raft.Proposal, g *Guard, s *Step) (o raft.Outcome, err error) {
+	if !d.Shape().Ordered {
+		return o, raft.ErrNotLeader
+	}
+	p.Kind, p.Numbers = raft.Kind(s.kind()), 1
+	if s.Decision != nil {
+		for _, share := range s.Decision.Shares {
+			if share.ShardID == d.replica.ShardID() {
+				p.Writes = writesOfOps(share.Ops)
+			}
+		}
+		p.Payload = append(appendChecks(nil, g, nil), s.payload()...)
+		return d.replica.Decide(ctx, p)
+	}
+	if err := d.awaitTurn(ctx, s); err != nil {
+		return o, err
+	}
+	p.Writes = raft.Writes{Spans: s.Prepare.Writes}
+	foreign := slices.DeleteFunc(slices.Clone(s.Prepare.Leases), func(id int64) bool {
+		return d.Shape().Owned.Covers(keys.LeasePositions(id)) || d.leases.Holds(id)
+	})
+	return d.attachOnce(ctx, p, foreign, func(v []verdict) (Kind, []byte) {
+		return kindPrepare, append(appendChecks(nil, g, v), s.payload()...)
+	})
+}
+
+// writesOfOps returns the keys that operations write.
+func writesOfOps(ops []mvcc.Placed) (w raft.Writes) {
+	for _, o := range ops {
+		if put := o.Op.GetRequestPut(); put != nil {
+			w.Spans = append(w.Spans, keys.Point(put.Key))
+		} else if del := o.Op.GetRequestDeleteRange(); del != nil {
+			w.Spans = append(w.Spans, keys.FromRange(del.Key, del.RangeEnd))
+		}
+	}
+	return w
+}
+
+// awaitTurn waits until nobody holds keys that a Prepare is for. It returns ErrYounger if an
+// older transaction does, for which it would have to wait with keys of its own in hand.
+func (d *Data) awaitTurn(ctx context.Context, s *Step) error {
+	var younger bool
+	err := d.awaitFree(ctx, s.Prepare.Reads, s.Prepare.Writes, func(met []string) bool {
+		younger = !s.Patient && slices.ContainsFunc(met, func(key string) bool {
+			id, err := commit.FromKey(key)
+			h, ok := d.transactions.Held(id)
+			return err != nil || ok && h.Age.Compare(s.Prepare.Age) < 0
+		})
+		return younger
+	})
+	if younger {
+		return ErrYounger
+	}
+	return err
+}
+
+// awaitFree waits until what a command reads and writes meets no transaction that holds keys,
+// or until enough, which is told which it meets, returns true.
+func (d *Data) awaitFree(ctx context.Context, reads, writes []keys.Span, enough func(met []string) bool) error {
+	if len(d.store.Met(reads, writes)) == 0 {
+		return nil
+	}
+	if d.heldBack.Add(1) > maxHeldBack {
+		d.heldBack.Add(-1)
+		return raft.ErrTooManyRequests
+	}
+	defer d.heldBack.Add(-1)
+	return d.awaitSettled(ctx, func() bool {
+		met := d.store.Met(reads, writes)
+		return len(met) == 0 || enough(met)
+	})
+}
+
+// awaitSettled is Store.AwaitSettled for a leader: it returns raft.ErrNotLeader when this node
+// hears of another one, or stops.
+func (d *Data) awaitSettled(ctx context.Context, ready func() bool) error {
+	_, over := d.replica.LeaderUntil()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(over, func() { cancel(raft.ErrNotLeader) })
+	defer stop()
+	return d.store.AwaitSettled(ctx, ready)
+}
+
+// Finish makes the changes of transactions that are committed. It may be repeated. Errors are
+// those of Replica.Propose.
+func (d *Data) Finish(ctx context.Context, list []commit.Finish) error {
+	_, err := d.replica.Propose(ctx, raft.Kind(kindFinish), commit.AppendFinishes(nil, list))
+	return err
+}
+
+// Abort lets go what a transaction holds that this shard has not committed as its home, and sees
+// that it never holds or commits anything here. It returns what became of it. Errors are those of
+// Replica.Propose.
+func (d *Data) Abort(ctx context.Context, id commit.ID) (commit.Outcome, error) {
+	result, err := d.replica.Propose(ctx, raft.Kind(kindAbort), commit.AppendIDs(nil, id))
+	if err != nil {
+		return commit.Outcome{}, err
+	}
+	out, ok := result.(commit.Outcome)
+	if !ok {
+		return out, fmt.Errorf("abort: the command answered %T", result)
+	}
+	return out, nil
+}
+
+// errOpen says that a transaction's coordinator has still to decide.
+var errOpen = errors.New("the transaction is being decided")
+
+// Settled asks the transaction's home what became of it, for a participant that holds keys of
+// it. Only that it is committed is taken from what this node has applied. Unless its
+// coordinator goes on with it, it is aborted. Errors are those of Replica.Propose, and
+// raft.ErrTimeout while it is open.
+func (d *Data) Settled(ctx context.Context, id commit.ID) (commit.Outcome, error) {
+	if rev, ended := d.transactions.Outcome(id); ended && rev != 0 {
+		return commit.Outcome{Rev: rev}, nil
+	}
+	others := d.others.Load()
+	if d.replica.Serving() == 0 || others == nil {
+		return commit.Outcome{}, raft.ErrNotLeader
+	}
+	if (*others).Open(ctx, id) {
+		return commit.Outcome{}, fmt.Errorf("%w: %w", raft.ErrTimeout, errOpen)
+	}
+	return d.Abort(ctx, id)
+}
