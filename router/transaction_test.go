@@ -197,8 +197,8 @@ func TestTransfersKeepTheSum(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		for c := range clients {
-			random := rand.New(rand.NewPCG(seed, uint64(c)))
 			wg.Go(func() {
+				random := rand.New(rand.NewPCG(seed, uint64(c)))
 				for range rounds {
 					from, to := random.IntN(accounts), random.IntN(accounts)
 					if from == to {
@@ -208,6 +208,7 @@ func TestTransfersKeepTheSum(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
+				random := rand.New(rand.NewPCG(seed, uint64(clients+c)))
 				for range rounds {
 					resp, err := w.s.Range(t.Context(), &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("z"), Serializable: random.IntN(2) == 0})
 					if err != nil {
