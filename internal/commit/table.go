@@ -3,6 +3,7 @@ package commit
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -174,25 +175,14 @@ func (t *Table) HoldsLease(id int64) bool {
 func (t *Table) AllHeld() map[ID]Held {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return cloneOf(t.held)
+	return maps.Clone(t.held)
 }
 
 // AllCommitted returns the transactions that are committed and not forgotten.
 func (t *Table) AllCommitted() map[ID]Committed {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return cloneOf(t.committed)
-}
-
-func cloneOf[V any](m map[ID]V) map[ID]V {
-	if len(m) == 0 {
-		return nil
-	}
-	c := make(map[ID]V, len(m))
-	for k, v := range m {
-		c[k] = v
-	}
-	return c
+	return maps.Clone(t.committed)
 }
 
 // Hold notes that a transaction holds keys, and that its node has closed all attempts below
