@@ -183,14 +183,23 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 }
 
 // readTxn answers a transaction that only reads.
-func (r *Router) readTxn(ctx context.Context, req *pb.TxnRequest, f fresh, check func(access) error) (resp *pb.TxnResponse, err error) {
+func (r *Router) readTxn(ctx context.Context, req *pb.TxnRequest, f fresh, check func(access) error) (*pb.TxnResponse, error) {
+	return r.viewTxn(ctx, req, f, check, (*view).txn)
+}
+
+// viewTxn has answer answer a transaction that changes nothing, from a view of the keys that it
+// names.
+func (r *Router) viewTxn(
+	ctx context.Context, req *pb.TxnRequest, f fresh, check func(access) error,
+	answer func(*view, context.Context, *pb.TxnRequest) (*pb.TxnResponse, error),
+) (resp *pb.TxnResponse, err error) {
 	var spans []keys.Span
 	mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
 		spans = append(spans, s)
 		return true
 	})
 	err = r.readAt(ctx, spans, f, check, func(l *view) error {
-		resp, err = l.txn(ctx, req)
+		resp, err = answer(l, ctx, req)
 		return err
 	})
 	if err != nil {

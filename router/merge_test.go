@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -346,14 +343,7 @@ func (w *twin) compareStream() {
 
 // Three shards answer as one store would that has all their keys.
 func TestSeveralShardsAnswerAsOne(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if v := os.Getenv("LATCHKEY_MERGE_SEED"); v != "" {
-		var err error
-		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("replay with LATCHKEY_MERGE_SEED=%d", seed)
+	seed := testSeed(t, "LATCHKEY_MERGE_SEED")
 	synctest.Test(t, func(t *testing.T) {
 		w := newTwin(t, seed)
 		defer w.close()

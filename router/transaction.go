@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,7 +106,7 @@ func (r *Router) wideTxn(ctx context.Context, req *pb.TxnRequest, check func(acc
 	case err != nil:
 		return nil, err
 	case t.home == nil:
-		return r.lookOnly(ctx, req, check)
+		return r.viewTxn(ctx, req, fresh{}, check, (*view).lookOnly)
 	}
 	for _, p := range t.participants {
 		if err := r.mayUse(ctx, a, p.d, p.leases...); err != nil {
@@ -113,24 +114,6 @@ func (r *Router) wideTxn(ctx context.Context, req *pb.TxnRequest, check func(acc
 		}
 	}
 	return t.run(ctx)
-}
-
-// lookOnly answers a transaction over several shards that names no key to write.
-func (r *Router) lookOnly(ctx context.Context, req *pb.TxnRequest, check func(access) error) (resp *pb.TxnResponse, err error) {
-	var spans []keys.Span
-	mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
-		spans = append(spans, s)
-		return true
-	})
-	err = r.readAt(ctx, spans, fresh{}, check, func(l *view) error {
-		resp, err = l.lookOnly(ctx, req)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	r.noteShown(resp.Header)
-	return resp, nil
 }
 
 // wideDelete deletes the keys of a range over several shards.
@@ -213,7 +196,7 @@ func (r *Router) newWide(req *pb.TxnRequest, a access) (*wide, error) {
 		return nil, failed
 	}
 	slices.SortFunc(t.participants, func(a, b participant) int {
-		return int(int64(a.d.Replica().ShardID()) - int64(b.d.Replica().ShardID()))
+		return cmp.Compare(a.d.Replica().ShardID(), b.d.Replica().ShardID())
 	})
 	for _, p := range t.participants {
 		if len(p.writes) > 0 && t.home == nil {
