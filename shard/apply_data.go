@@ -165,10 +165,11 @@ func applyOwned[Request proto.Message, Response any](
 ) (any, error) {
 	return apply(c, want, request, func(request Request, o mvcc.Opts) (resp Response, err error) {
 		if !r.all {
-			if !r.owns(spans(request)) {
+			reads, writes, _ := touches(request)
+			if !r.owns(reads) || !r.owns(writes) {
 				return resp, errNotOwned
 			}
-			if r.w.Meets(touches(request)) {
+			if r.w.Meets(reads, writes) {
 				return resp, errHeld
 			}
 		}

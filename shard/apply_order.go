@@ -138,14 +138,9 @@ func (r *dataRun) sweep(payload []byte) error {
 	return nil
 }
 
-// spans returns the keys that a request names, to read or to write.
-func spans(request any) []keys.Span {
-	reads, writes := touches(request)
-	return append(reads, writes...)
-}
-
-// touches returns the keys that a request names to read, and those that it may write.
-func touches(request any) (reads, writes []keys.Span) {
+// touches returns the keys that a request names to read, and those that it may write. It reports
+// false for a request whose keys are known only where it applies.
+func touches(request any) (reads, writes []keys.Span, known bool) {
 	switch req := request.(type) {
 	case *pb.PutRequest:
 		writes = []keys.Span{keys.Point(req.Key)}
@@ -160,6 +155,8 @@ func touches(request any) (reads, writes []keys.Span) {
 			}
 			return true
 		})
+	default:
+		return nil, nil, false
 	}
-	return reads, writes
+	return reads, writes, true
 }

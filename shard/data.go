@@ -226,8 +226,14 @@ func (d *Data) submit(ctx context.Context, p raft.Proposal, request proto.Messag
 		if p.Numbers, err = numbers(Kind(p.Kind), p.Payload); err != nil {
 			return o, err
 		}
-		p.Writes = writesOf(request)
-		if err := d.awaitFreeFor(ctx, request); err != nil {
+		reads, writes, known := touches(request)
+		p.Writes = raft.Writes{Spans: writes, Unknown: !known}
+		if revoke, ok := request.(*pb.LeaseRevokeRequest); ok {
+			for _, key := range d.leases.Keys(revoke.ID) { // as far as it can be known here
+				writes = append(writes, keys.Point(key))
+			}
+		}
+		if err := d.awaitFree(ctx, reads, writes, func([]string) bool { return false }); err != nil {
 			return o, err
 		}
 		if foreign := d.foreignLeases(shape, request); len(foreign) > 0 {
@@ -237,29 +243,6 @@ func (d *Data) submit(ctx context.Context, p raft.Proposal, request proto.Messag
 	kind, payload := guarded(g, Kind(p.Kind), p.Payload)
 	p.Kind, p.Payload = raft.Kind(kind), payload
 	return d.replica.Decide(ctx, p)
-}
-
-// awaitFreeFor waits until a request meets no transaction that holds keys, as far as it can be
-// known where it will apply.
-func (d *Data) awaitFreeFor(ctx context.Context, request proto.Message) error {
-	reads, writes := touches(request)
-	if revoke, ok := request.(*pb.LeaseRevokeRequest); ok {
-		for _, key := range d.leases.Keys(revoke.ID) {
-			writes = append(writes, keys.Point(key))
-		}
-	}
-	return d.awaitFree(ctx, reads, writes, func([]string) bool { return false })
-}
-
-// writesOf returns the keys that a request may write.
-func writesOf(request proto.Message) raft.Writes {
-	switch req := request.(type) {
-	case *pb.PutRequest, *pb.DeleteRangeRequest, *pb.TxnRequest:
-		_, writes := touches(req)
-		return raft.Writes{Spans: writes}
-	default:
-		return raft.Writes{Unknown: true}
-	}
 }
 
 // Promise is Replica.Promise.
