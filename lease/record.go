@@ -27,11 +27,15 @@ type Record struct {
 	// Ending says that the end of the lease is decided and under way. It is
 	// final.
 	Ending bool
+	// Intact says of an ending lease that none of its keys is deleted yet: one transaction
+	// over all shards that have some will delete them together, and take Intact away.
+	Intact bool
 }
 
 const (
 	recordVersion = 1
 	flagEnding    = 1 << 0
+	flagIntact    = 1 << 1
 
 	// maxRecord is the longest encoding: version, flags and three varints.
 	maxRecord = 2 + 3*binary.MaxVarintLen64
@@ -48,6 +52,9 @@ func appendRecord(dst []byte, r Record) []byte {
 	if r.Ending {
 		flags |= flagEnding
 	}
+	if r.Intact {
+		flags |= flagIntact
+	}
 	dst = append(dst, recordVersion, flags)
 	dst = binary.AppendVarint(dst, r.TTL)
 	dst = binary.AppendUvarint(dst, r.Incarnation)
@@ -62,10 +69,13 @@ func decodeRecord(id int64, b []byte) (Record, error) {
 	if b[0] != recordVersion {
 		return Record{}, fmt.Errorf("record version %d: %w", b[0], keys.ErrNewer)
 	}
-	if b[1]&^flagEnding != 0 {
+	if b[1]&^(flagEnding|flagIntact) != 0 {
 		return Record{}, fmt.Errorf("record flags %x: %w", b[1], keys.ErrNewer)
 	}
-	r := Record{ID: id, Ending: b[1]&flagEnding != 0}
+	r := Record{ID: id, Ending: b[1]&flagEnding != 0, Intact: b[1]&flagIntact != 0}
+	if r.Intact && !r.Ending {
+		return Record{}, errCorrupt
+	}
 	b = b[2:]
 	ttl, n := binary.Varint(b)
 	if n <= 0 {

@@ -11,12 +11,14 @@ import (
 )
 
 func drawRecord(t *rapid.T) Record {
+	ending := rapid.Bool().Draw(t, "ending")
 	return Record{
 		ID:          rapid.Int64().Draw(t, "id"),
 		TTL:         rapid.Int64().Draw(t, "ttl"),
 		Incarnation: rapid.Uint64().Draw(t, "incarnation"),
 		Aging:       time.Duration(rapid.Int64Min(0).Draw(t, "aging")),
-		Ending:      rapid.Bool().Draw(t, "ending"),
+		Ending:      ending,
+		Intact:      ending && rapid.Bool().Draw(t, "intact"),
 	}
 }
 

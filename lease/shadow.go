@@ -21,6 +21,9 @@ import (
 //	shard:  Drop        the shadow and its keys go, a tombstone stays
 //	home:   Revoke      the record goes
 //
+// Where the keys go together, in one transaction over the shards, the keys of an ending lease are
+// intact until then: the home deletes its own and SetEnding says so, and the shards drop theirs.
+//
 // The tombstone keeps what was registered before the end and applies after it from
 // making the shadow again. It is not needed any more when no such command can come.
 

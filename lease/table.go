@@ -217,10 +217,11 @@ func (t *Table) SetFresh(b *pebble.Batch, id int64) error {
 	return t.change(b, id, func(r *Record) { r.Aging = 0 })
 }
 
-// SetEnding marks a lease whose end is decided; Exists denies it from then on.
-// It fails with ErrNotFound when there is no such lease.
-func (t *Table) SetEnding(b *pebble.Batch, id int64) error {
-	return t.change(b, id, func(r *Record) { r.Ending = true })
+// SetEnding marks a lease whose end is decided, and whether its keys are still to be deleted,
+// all together; Exists denies it from then on. It fails with ErrNotFound when there is no such
+// lease.
+func (t *Table) SetEnding(b *pebble.Batch, id int64, intact bool) error {
+	return t.change(b, id, func(r *Record) { r.Ending, r.Intact = true, intact })
 }
 
 func (t *Table) change(b *pebble.Batch, id int64, f func(*Record)) error {
@@ -322,6 +323,20 @@ func (t *Table) Keys(id int64) [][]byte {
 	defer t.mu.RUnlock()
 	if keys := t.keysLocked(id); keys != nil {
 		return keys.sorted()
+	}
+	return nil
+}
+
+// KeysOf returns the keys that hang here on one grant of a lease, in ascending order, nil when
+// there are none. They are the caller's.
+func (t *Table) KeysOf(r Ref) [][]byte {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if e, ok := t.leases[r.ID]; ok && e.Incarnation == r.Incarnation {
+		return e.keys.sorted()
+	}
+	if s, ok := t.shadows[r.ID]; ok && s.incarnation == r.Incarnation {
+		return s.keys.sorted()
 	}
 	return nil
 }

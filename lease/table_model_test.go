@@ -105,7 +105,9 @@ func TestTableModel(t *testing.T) {
 				change(t, func(id int64) error { return table.SetFresh(b, id) }, func(r *Record) { r.Aging = 0 })
 			},
 			"ending": func(t *rapid.T) {
-				change(t, func(id int64) error { return table.SetEnding(b, id) }, func(r *Record) { r.Ending = true })
+				intact := rapid.Bool().Draw(t, "intact")
+				change(t, func(id int64) error { return table.SetEnding(b, id, intact) },
+					func(r *Record) { r.Ending, r.Intact = true, intact })
 			},
 			"attach": func(t *rapid.T) {
 				id, key := ids.Draw(t, "id"), keys.Draw(t, "key")

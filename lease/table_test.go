@@ -90,7 +90,7 @@ func TestTableCommands(t *testing.T) {
 		for name, err := range map[string]error{
 			"SetAging":  table.SetAging(b, 404, time.Second),
 			"SetFresh":  table.SetFresh(b, 404),
-			"SetEnding": table.SetEnding(b, 404),
+			"SetEnding": table.SetEnding(b, 404, false),
 		} {
 			if !errors.Is(err, ErrNotFound) {
 				t.Errorf("%s of an unknown lease: %v", name, err)
@@ -105,14 +105,14 @@ func TestTableCommands(t *testing.T) {
 		if err := table.SetFresh(b, 5); err != nil {
 			t.Fatal(err)
 		}
-		if err := table.SetEnding(b, 5); err != nil {
+		if err := table.SetEnding(b, 5, true); err != nil {
 			t.Fatal(err)
 		}
 	})
 
 	want := []Record{
 		{ID: -7, TTL: 60, Incarnation: 2, Aging: 30 * time.Second},
-		{ID: 5, TTL: 60, Incarnation: 3, Ending: true},
+		{ID: 5, TTL: 60, Incarnation: 3, Ending: true, Intact: true},
 		{ID: 7, TTL: 60, Incarnation: 1},
 	}
 	if diff := cmp.Diff(want, table.All()); diff != "" {
@@ -202,6 +202,7 @@ func TestTableRefusesCorruptState(t *testing.T) {
 	}{
 		"record":      {appendRecordKey(nil, []byte("a/l"), 0x2a), []byte{recordVersion}, "decode lease 2a"},
 		"record key":  {[]byte("a/lr123"), appendRecord(nil, Record{}), "decode lease key"},
+		"intact":      {appendRecordKey(nil, []byte("a/l"), 1), append([]byte{recordVersion, flagIntact}, appendRecord(nil, Record{})[2:]...), "corrupt"},
 		"counter":     {[]byte("a/lc"), []byte{7}, "decode grant counter"},
 		"incarnation": {appendRecordKey(nil, []byte("a/l"), 1), appendRecord(nil, Record{Incarnation: 1}), "above the grant counter"},
 	} {
@@ -223,7 +224,7 @@ func TestTableRefusesLaterState(t *testing.T) {
 	for name, tc := range map[string]struct{ key, value []byte }{
 		"kind":         {at('z'), nil},
 		"record":       {at(kindRecord), append([]byte{recordVersion + 1}, grant[1:]...)},
-		"flag":         {at(kindRecord), append([]byte{recordVersion, 2}, grant[2:]...)},
+		"flag":         {at(kindRecord), append([]byte{recordVersion, flagIntact << 1}, grant[2:]...)},
 		"shadow":       {at(kindShadow), append([]byte{counterVersion + 1}, counter[1:]...)},
 		"registration": {append(at(kindRegistration), 0, 0, 0, 0, 0, 0, 0, 9), []byte{1}},
 	} {

@@ -1,12 +1,27 @@
 package mvcc
 
 import (
+	"bytes"
 	"fmt"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/internal/invariant"
 )
+
+// PlaceByKey is the place of all changes whose order among each other, over whichever stores they
+// are, is that of their keys; those of one store follow each other from there on. It is behind any other
+// place.
+const PlaceByKey uint32 = 1 << 31
+
+// Before reports whether the change of a key at one place comes before that of another key at another,
+// of changes at one revision.
+func Before(place uint32, key []byte, other uint32, otherKey []byte) bool {
+	if place >= PlaceByKey && other >= PlaceByKey {
+		return bytes.Compare(key, otherKey) < 0
+	}
+	return place < other
+}
 
 // Placed is an operation of a transaction that writes, with its place among all changes of
 // the transaction, over whichever stores they are.

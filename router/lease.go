@@ -104,6 +104,17 @@ func (r *Router) LeaseRevoke(ctx context.Context, req *pb.LeaseRevokeRequest) (*
 	if err != nil {
 		return nil, err
 	}
+	if d.Shape().Ordered && r.writesWide() {
+		resp, err := r.revokeTogether(ctx, a, d, req.ID)
+		if errors.Is(err, lease.ErrEnding) {
+			// It has expired, and was there first.
+			if err := r.awaitEnded(ctx, d, req.ID); err != nil {
+				return nil, err
+			}
+			err = lease.ErrNotFound
+		}
+		return resp, err
+	}
 	if err := r.mayUse(ctx, a, d, req.ID); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sync/errgroup"
@@ -113,7 +114,12 @@ func (r *Router) wideTxn(ctx context.Context, req *pb.TxnRequest, check func(acc
 			return nil, err
 		}
 	}
-	return t.run(ctx)
+	resp, err := carryOut(ctx, &t.coordinated, t.attempt)
+	if err != nil {
+		return nil, err
+	}
+	r.noteShown(resp.Header)
+	return resp, nil
 }
 
 // wideDelete deletes the keys of a range over several shards.
@@ -131,19 +137,35 @@ func (r *Router) wideDelete(
 	return deleted, nil
 }
 
-// wide is a transaction over several shards.
-type wide struct {
+// coordinated is what this node goes through with for a transaction over several shards, whatever
+// that does.
+type coordinated struct {
 	r      *Router
-	req    *pb.TxnRequest
 	access access
 	// participants are the shards of its keys, by id.
 	participants []participant
 	// home is the one that decides.
 	home *shard.Data
-	age  commit.Age
+	// end is the end of a lease that the transaction is, zero for any other.
+	end commit.End
+	age commit.Age
 	// first is the participant that is prepared before the others, nil if none is: an older
-	// transaction held keys of it.
+	// transaction held keys of it, or it took long.
 	first *shard.Data
+	// late counts the attempts of which a participant took long.
+	late int
+}
+
+// maxHolding is how long a participant may take to prepare at first, while others hold keys: then
+// these are given back, and the next attempt waits there before it holds any. Each time it is
+// twice as long, where everything is slow.
+const maxHolding = time.Second
+
+// wide is a client's transaction over several shards.
+type wide struct {
+	coordinated
+
+	req *pb.TxnRequest
 	// missed are leases that did not exist when an attempt asked for them.
 	missed map[int64]bool
 }
@@ -157,7 +179,7 @@ type participant struct {
 
 // newWide sorts what a transaction names by shards.
 func (r *Router) newWide(req *pb.TxnRequest, a access) (*wide, error) {
-	t := &wide{r: r, req: req, access: a}
+	t := &wide{coordinated: coordinated{r: r, access: a}, req: req}
 	var failed error
 	mvcc.EachSpan(req, func(s keys.Span, write bool) bool {
 		if s.Empty() {
@@ -207,7 +229,7 @@ func (r *Router) newWide(req *pb.TxnRequest, a access) (*wide, error) {
 }
 
 // participant returns that of a shard, a new one if there is none.
-func (t *wide) participant(d *shard.Data) *participant {
+func (t *coordinated) participant(d *shard.Data) *participant {
 	at := slices.IndexFunc(t.participants, func(p participant) bool { return p.d == d })
 	if at < 0 {
 		at = len(t.participants)
@@ -216,25 +238,36 @@ func (t *wide) participant(d *shard.Data) *participant {
 	return &t.participants[at]
 }
 
-// run runs the transaction, in as many attempts as it takes within a call's time.
-func (t *wide) run(ctx context.Context) (*pb.TxnResponse, error) {
+// attempt makes one attempt at a transaction, of which open is the lowest that this node has under
+// way.
+type attempt[T any] func(ctx context.Context, id commit.ID, open uint64) (T, error)
+
+// carryOut runs a transaction, in as many attempts as it takes within a call's time.
+func carryOut[T any](ctx context.Context, t *coordinated, try attempt[T]) (done T, err error) {
 	ctx, cancel := t.r.bounded(ctx)
 	defer cancel()
 	boot, err := t.r.bootNumber(ctx)
 	if err != nil {
-		return nil, err
+		return done, err
 	}
 	t.age.Rev = t.r.shown.Load()
+	once := func() (T, error) {
+		id, open := t.r.attempts.begin(t.r.self, boot)
+		defer t.r.attempts.end(id)
+		if t.age.First == (commit.ID{}) {
+			t.age.First = id
+		}
+		return try(ctx, id, open)
+	}
 	for {
-		resp, err := t.attempt(ctx, boot)
+		done, err = once()
 		switch {
 		case err == nil:
-			t.r.noteShown(resp.Header)
-			return resp, nil
+			return done, nil
 		case !errors.Is(err, errAgain):
-			return nil, t.access.refused(err)
+			return done, t.access.refused(err)
 		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
+			return done, context.Cause(ctx)
 		}
 	}
 }
@@ -243,12 +276,7 @@ func (t *wide) run(ctx context.Context) (*pb.TxnResponse, error) {
 var errAgain = errors.New("the attempt at the transaction came to nothing")
 
 // attempt makes one attempt.
-func (t *wide) attempt(ctx context.Context, boot uint64) (*pb.TxnResponse, error) {
-	id, open := t.r.attempts.begin(t.r.self, boot)
-	defer t.r.attempts.end(id)
-	if t.age.First == (commit.ID{}) {
-		t.age.First = id
-	}
+func (t *wide) attempt(ctx context.Context, id commit.ID, open uint64) (*pb.TxnResponse, error) {
 	missing, err := t.prepare(ctx, id, open)
 	if err != nil {
 		t.giveUp(id, false)
@@ -292,15 +320,15 @@ func (t *wide) missesMore(missing map[int64]bool) (more bool) {
 
 // prepare has all participants hold the transaction's keys, and returns the leases that don't
 // exist.
-func (t *wide) prepare(ctx context.Context, id commit.ID, open uint64) (map[int64]bool, error) {
+func (t *coordinated) prepare(ctx context.Context, id commit.ID, open uint64) (map[int64]bool, error) {
 	missing := make(map[int64]bool)
 	var mu sync.Mutex
 	prepare := func(ctx context.Context, p *participant, patient bool) error {
 		step := &shard.Step{Patient: patient, Prepare: &commit.Prepare{
 			ID: id, Age: t.age, Open: open, Home: t.home.Replica().ShardID(),
-			Reads: keys.NewSet(p.reads...), Writes: keys.NewSet(p.writes...), Leases: p.leases,
+			Reads: keys.NewSet(p.reads...), Writes: keys.NewSet(p.writes...), Leases: p.leases, End: t.end,
 		}}
-		result, err := t.take(ctx, p.d, step, t.access.guard(p.leases...))
+		result, err := t.take(ctx, p.d, step, t.guard(p.leases...))
 		switch {
 		case err == nil:
 		case errors.Is(err, shard.ErrYounger):
@@ -332,17 +360,42 @@ func (t *wide) prepare(ctx context.Context, id commit.ID, open uint64) (map[int6
 			return nil, err
 		}
 	}
+	bound := maxHolding << t.late
+	holding := func(ctx context.Context, p *participant) error {
+		bounded, cancel := context.WithTimeoutCause(ctx, bound, raft.ErrTimeout)
+		defer cancel()
+		err := prepare(bounded, p, false)
+		if err == nil || bounded.Err() == nil || ctx.Err() != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		t.first = p.d
+		t.late++
+		return errAgain
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range t.participants {
 		if p := &t.participants[i]; p.d != first {
-			g.Go(func() error { return prepare(ctx, p, false) })
+			g.Go(func() error { return holding(ctx, p) })
 		}
 	}
 	return missing, g.Wait()
 }
 
+// guard returns what goes with a step that uses leases, nil where nobody's rights matter.
+func (t *coordinated) guard(leases ...int64) *shard.Guard {
+	if t.end.Decided {
+		return nil
+	}
+	if !t.end.IsZero() {
+		leases = append(leases, t.end.Lease.ID)
+	}
+	return t.access.guard(leases...)
+}
+
 // take has a participant take a step.
-func (t *wide) take(ctx context.Context, d *shard.Data, s *shard.Step, g *shard.Guard) (result any, err error) {
+func (t *coordinated) take(ctx context.Context, d *shard.Data, s *shard.Step, g *shard.Guard) (result any, err error) {
 	err = t.r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
 		result, err = l.Take(ctx, g, s)
 		return err
@@ -351,7 +404,7 @@ func (t *wide) take(ctx context.Context, d *shard.Data, s *shard.Step, g *shard.
 }
 
 // open returns a view of the state that is held.
-func (t *wide) open() *view {
+func (t *coordinated) open() *view {
 	l := &view{r: t.r, compacted: t.r.system.State().Order.Compacted}
 	for _, p := range t.participants {
 		v := p.d.Store().View()
@@ -363,8 +416,8 @@ func (t *wide) open() *view {
 
 // decide has the home commit the transaction, and returns its revision. Unless the error is of
 // an unknown outcome the transaction certainly does not take place.
-func (t *wide) decide(ctx context.Context, d *commit.Decision) (int64, error) {
-	result, err := t.take(ctx, t.home, &shard.Step{Decision: d}, t.access.guard())
+func (t *coordinated) decide(ctx context.Context, d *commit.Decision) (int64, error) {
+	result, err := t.take(ctx, t.home, &shard.Step{Decision: d}, t.guard())
 	switch {
 	case errors.Is(err, shard.ErrAborted):
 		return 0, errAgain
@@ -380,7 +433,7 @@ func (t *wide) decide(ctx context.Context, d *commit.Decision) (int64, error) {
 
 // giveUp has the participants let the keys go, in the background: what it does not reach asks
 // the home in time. Where the home may have decided it is asked first.
-func (t *wide) giveUp(id commit.ID, perhapsDecided bool) {
+func (t *coordinated) giveUp(id commit.ID, perhapsDecided bool) {
 	participants := slices.Clone(t.participants)
 	home := t.home
 	_ = t.r.running.run(func(ctx context.Context) {

@@ -120,9 +120,11 @@ func TestSeveralShardsWriteAsOne(t *testing.T) {
 			steps = 600
 		}
 		for range steps {
-			switch n := w.IntN(20); {
+			switch n := w.IntN(21); {
 			case n < 6:
 				w.write()
+			case n == 20:
+				w.revoke(1 + w.Int64N(3))
 			case n < 9:
 				w.change()
 			case n < 15:
@@ -135,6 +137,37 @@ func TestSeveralShardsWriteAsOne(t *testing.T) {
 		}
 		w.sameEvents(group, one)
 	})
+}
+
+// revoke ends a lease in the cluster, and in the store what is attached to it, and grants the lease
+// anew.
+func (w *twin) revoke(id int64) {
+	w.Helper()
+	var attached [][]byte
+	v := w.store.View()
+	v.EachLease(func(of int64, key []byte) bool {
+		if of == id {
+			attached = append(attached, key)
+		}
+		return true
+	})
+	v.Close()
+	resp, err := w.s.LeaseRevoke(w.Context(), &pb.LeaseRevokeRequest{ID: id})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.apply(func(m *mvcc.Writer) error {
+		_, n, err := m.DeleteKeys(attached, mvcc.Opts{Number: resp.Header.Revision})
+		if n != len(attached) {
+			w.Errorf("%d of %d keys of lease %d were there", n, len(attached), id)
+		}
+		m.Reach(resp.Header.Revision)
+		return err
+	})
+	if _, err := w.s.LeaseGrant(w.Context(), &pb.LeaseGrantRequest{ID: id, TTL: 10_000}); err != nil {
+		w.Fatal(err)
+	}
+	w.showNewest()
 }
 
 // sameEvents compares the batches of a watch over all shards with those of the store.

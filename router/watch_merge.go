@@ -169,7 +169,10 @@ func (m *merged) take(rev int64) (mvcc.WatchBatch, bool) {
 // next returns the piece that holds the next event of revision rev, nil if there is none.
 func (m *merged) next(rev int64) (first *piece) {
 	for _, p := range m.pieces {
-		if len(p.held) > 0 && p.held[0].Kv.ModRevision == rev && (first == nil || p.places[0] < first.places[0]) {
+		if len(p.held) == 0 || p.held[0].Kv.ModRevision != rev {
+			continue
+		}
+		if first == nil || mvcc.Before(p.places[0], p.held[0].Kv.Key, first.places[0], first.held[0].Kv.Key) {
 			first = p
 		}
 	}

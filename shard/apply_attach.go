@@ -89,10 +89,13 @@ type runLeases struct{ r *dataRun }
 // command brings.
 func (l runLeases) Exists(id int64) bool {
 	r := l.r
-	if r.d.leases.Exists(id) {
+	switch {
+	case r.d.transactions.Ends(id) || r.d.intact(id):
+		r.undecided = errHeld // until it has ended, its keys with it
+		return false
+	case r.d.leases.Exists(id):
 		return true
-	}
-	if r.home(id) {
+	case r.home(id):
 		return false
 	}
 	for _, v := range r.verdicts {
@@ -142,8 +145,11 @@ func (r *dataRun) register(payload []byte) (uint64, error) {
 	if n+m != len(payload) {
 		return 0, fmt.Errorf("registration of %d bytes: %w", len(payload), keys.ErrNewer)
 	}
-	if !r.home(id) {
+	switch {
+	case !r.home(id):
 		return 0, errNotOwned
+	case r.d.transactions.Ends(id) || r.d.intact(id):
+		return 0, errHeld
 	}
 	return r.d.leases.Register(r.batch, id, shardID)
 }
@@ -167,16 +173,7 @@ func (r *dataRun) drop(c raft.Command) (left int, err error) {
 // forget removes the records of leases that have no key left anywhere.
 func (r *dataRun) forget(payload []byte) error {
 	return eachLeaseRef(payload, func(ref leaseRef) error {
-		rec, ok := r.d.leases.Get(ref.id)
-		if !ok || rec.Incarnation != ref.incarnation || !rec.Ending {
-			return nil
-		}
-		if _, err := r.d.leases.Revoke(r.batch, ref.id); err != nil {
-			return err
-		}
-		r.ended = append(r.ended, ref.id)
-		r.forgotten = true
-		return nil
+		return r.forgetLease(lease.Ref{ID: ref.id, Incarnation: ref.incarnation})
 	})
 }
 

@@ -106,26 +106,11 @@ func (r *dataRun) run(c raft.Command, want bool) (result any, err error) {
 		result, err = applyOwned(r, c, want, new(pb.TxnRequest), r.w.Txn)
 	case KindCompact:
 		result, err = apply(c, want, new(pb.CompactionRequest), r.compact)
-	case KindLeaseGrant:
-		result, err = apply(c, want, new(pb.LeaseGrantRequest), r.grant)
-	case KindLeaseRevoke:
-		result, err = apply(c, want, new(pb.LeaseRevokeRequest), r.revoke)
-	case kindLeaseExpire:
-		result, err = r.expire(c)
-	case kindLeaseAging:
-		err = r.aging(c.Payload)
-	case kindLeaseFresh:
-		err = r.fresh(c.Payload)
+	case KindLeaseGrant, KindLeaseRevoke, KindLeaseRevokeHere, kindLeaseExpire, kindLeaseEnd, kindLeaseAging, kindLeaseFresh,
+		kindLeaseRegister, kindLeaseDrop, kindLeaseForget, kindDropTombstones:
+		return r.runLease(c, want)
 	case kindFence:
 		err = r.raise(c.Payload)
-	case kindLeaseRegister:
-		result, err = r.register(c.Payload)
-	case kindLeaseDrop:
-		result, err = r.drop(c)
-	case kindLeaseForget:
-		err = r.forget(c.Payload)
-	case kindDropTombstones:
-		err = r.dropTombstones(c.Payload)
 	case kindFirstShape:
 		err = r.takeFirstShape(c.Payload)
 	case kindOrder:
@@ -145,6 +130,35 @@ func (r *dataRun) run(c raft.Command, want bool) (result any, err error) {
 		fallthrough
 	default:
 		err = fmt.Errorf("command of kind %d: %w", c.Kind, keys.ErrNewer)
+	}
+	return result, err
+}
+
+// runLease is run for a command of leases.
+func (r *dataRun) runLease(c raft.Command, want bool) (result any, err error) {
+	switch Kind(c.Kind) { //nolint:exhaustive // run has the others
+	case KindLeaseGrant:
+		result, err = apply(c, want, new(pb.LeaseGrantRequest), r.grant)
+	case KindLeaseRevoke:
+		result, err = apply(c, want, new(pb.LeaseRevokeRequest), r.revoke)
+	case kindLeaseExpire:
+		result, err = r.expire(c, false)
+	case kindLeaseEnd:
+		result, err = r.expire(c, true)
+	case KindLeaseRevokeHere:
+		result, err = apply(c, want, new(pb.LeaseRevokeRequest), r.revokeHere)
+	case kindLeaseAging:
+		err = r.aging(c.Payload)
+	case kindLeaseFresh:
+		err = r.fresh(c.Payload)
+	case kindLeaseRegister:
+		result, err = r.register(c.Payload)
+	case kindLeaseDrop:
+		result, err = r.drop(c)
+	case kindLeaseForget:
+		err = r.forget(c.Payload)
+	case kindDropTombstones:
+		err = r.dropTombstones(c.Payload)
 	}
 	return result, err
 }

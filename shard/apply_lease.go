@@ -73,6 +73,16 @@ type Revoked struct {
 	// Ending says that other shards have still to delete keys of the lease. The header has
 	// the revision at which the end was decided.
 	Ending bool
+	// Elsewhere says that nothing was changed, as other shards may have keys of the lease.
+	Elsewhere bool
+}
+
+// revokeHere revokes a lease that has no keys on other shards.
+func (r *dataRun) revokeHere(req *pb.LeaseRevokeRequest, o mvcc.Opts) (resp Revoked, err error) {
+	if len(r.d.leases.Registered(req.ID)) > 0 {
+		return Revoked{Elsewhere: true}, nil
+	}
+	return r.revoke(req, o)
 }
 
 func (r *dataRun) revoke(req *pb.LeaseRevokeRequest, o mvcc.Opts) (resp Revoked, err error) {
@@ -115,7 +125,7 @@ func (r *dataRun) end(id, number int64) error {
 
 // begin decides the end of a lease and deletes those of its keys that lie here.
 func (r *dataRun) begin(id, number int64) error {
-	if err := r.d.leases.SetEnding(r.batch, id); err != nil {
+	if err := r.d.leases.SetEnding(r.batch, id, false); err != nil {
 		return err
 	}
 	r.ending = append(r.ending, id)
@@ -139,8 +149,9 @@ func (r *dataRun) current(ref leaseRef) bool {
 }
 
 // expire ends leases whose time has passed, each at a revision of its own, and
-// returns those that it ended. What a transaction holds does not end now.
-func (r *dataRun) expire(c raft.Command) ([]int64, error) {
+// returns those that it ended. What a transaction holds does not end now. Together says
+// that those with keys on other shards are only marked.
+func (r *dataRun) expire(c raft.Command, together bool) ([]int64, error) {
 	var ended []int64
 	err := eachNumberedRef(c, func(ref leaseRef, number int64) error {
 		if !r.current(ref) || r.leaseHeld(ref.id) {
@@ -148,6 +159,10 @@ func (r *dataRun) expire(c raft.Command) ([]int64, error) {
 		}
 		ended = append(ended, ref.id)
 		r.expired++
+		if together && len(r.d.leases.Registered(ref.id)) > 0 {
+			r.ending = append(r.ending, ref.id)
+			return r.d.leases.SetEnding(r.batch, ref.id, true)
+		}
 		return r.end(ref.id, number)
 	})
 	return ended, err

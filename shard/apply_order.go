@@ -26,7 +26,7 @@ var (
 
 // numbers returns how many numbers a command of an ordered shard takes.
 func numbers(k Kind, payload []byte) (int, error) {
-	if k == kindLeaseExpire || k == kindLeaseDrop {
+	if k == kindLeaseExpire || k == kindLeaseEnd || k == kindLeaseDrop {
 		n := 0
 		err := eachLeaseRef(payload, func(leaseRef) error {
 			n++

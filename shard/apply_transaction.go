@@ -29,16 +29,14 @@ var ErrAborted = errors.New("shard: the transaction is aborted")
 
 // checked applies a step that carries what its sender has checked.
 func (r *dataRun) checked(
-	c raft.Command, step func(c raft.Command, payload []byte) (any, error),
+	c raft.Command, step func(c raft.Command, outdated bool, payload []byte) (any, error),
 ) (result any, rejected, failed error) {
 	g, verdicts, rest, err := cutChecks(c.Payload)
 	if err != nil {
 		return nil, nil, err
 	}
-	if r.fence.Closed && (g == nil || g.Epoch < r.fence.Epoch) {
-		return nil, ErrOutdated, nil
-	}
-	if g != nil {
+	outdated := r.fence.Closed && (g == nil || g.Epoch < r.fence.Epoch)
+	if g != nil && !outdated {
 		for _, id := range g.Leases {
 			if !r.d.leases.Every(id, g.Writable.Contains) {
 				return nil, ErrForbidden, nil
@@ -46,7 +44,7 @@ func (r *dataRun) checked(
 		}
 	}
 	r.verdicts = verdicts
-	result, err = step(c, rest)
+	result, err = step(c, outdated, rest)
 	return r.outcome(result, err)
 }
 
@@ -78,18 +76,27 @@ func cutChecks(src []byte) (g *Guard, verdicts []verdict, rest []byte, err error
 	return g, verdicts, rest, err
 }
 
-// prepare has a transaction hold keys.
-func (r *dataRun) prepare(c raft.Command, payload []byte) (any, error) {
+// prepare has a transaction hold keys. outdated says that its sender's rights may have changed.
+func (r *dataRun) prepare(c raft.Command, outdated bool, payload []byte) (any, error) {
 	p, err := commit.DecodePrepare(payload)
 	if err != nil {
 		return nil, err
 	}
-	named := append(append([]keys.Span(nil), p.Reads...), p.Writes...)
 	switch {
-	case !r.shape.Ordered, !r.owns(named):
+	case outdated && !p.End.Decided:
+		return nil, ErrOutdated
+	case !r.shape.Ordered:
 		return nil, errNotOwned
 	case r.d.transactions.Refused(p.ID):
 		return nil, ErrAborted
+	}
+	if err := r.prepareEnd(&p); err != nil {
+		return nil, err
+	}
+	named := append(append([]keys.Span(nil), p.Reads...), p.Writes...)
+	switch {
+	case !r.owns(named):
+		return nil, errNotOwned
 	case r.w.Meets(p.Reads, p.Writes):
 		return nil, errHeld
 	}
@@ -126,15 +133,18 @@ func (r *dataRun) prepare(c raft.Command, payload []byte) (any, error) {
 	return out, nil
 }
 
-// decide commits a transaction at the command's number.
-func (r *dataRun) decide(c raft.Command, payload []byte) (any, error) {
+// decide commits a transaction at the command's number. outdated says that its sender's rights may
+// have changed.
+func (r *dataRun) decide(c raft.Command, outdated bool, payload []byte) (any, error) {
 	d, err := commit.DecodeDecision(payload)
 	if err != nil {
 		return nil, err
 	}
 	floor := max(r.w.Compacted(), c.Compacted)
-	_, held := r.d.transactions.Held(d.ID)
+	h, held := r.d.transactions.Held(d.ID)
 	switch {
+	case outdated && !h.End.Decided:
+		return nil, ErrOutdated
 	case !held:
 		return nil, ErrAborted
 	case d.Lowest != 0 && d.Lowest < floor:
@@ -151,11 +161,12 @@ func (r *dataRun) decide(c raft.Command, payload []byte) (any, error) {
 			others = append(others, s)
 		}
 	}
+	committed := commit.Committed{Rev: c.Number, Shares: others, Ended: h.End.Lease}
+	if err := r.d.transactions.Commit(r.batch, d.ID, committed); err != nil {
+		return nil, fmt.Errorf("note commit: %w", err)
+	}
 	if err := r.settle(commit.Finish{ID: d.ID, Rev: c.Number, Ops: mine}); err != nil {
 		return nil, err
-	}
-	if err := r.d.transactions.Commit(r.batch, d.ID, commit.Committed{Rev: c.Number, Shares: others}); err != nil {
-		return nil, fmt.Errorf("note commit: %w", err)
 	}
 	r.decided = append(r.decided, d.ID)
 	return commit.Outcome{Rev: c.Number}, nil
@@ -163,11 +174,20 @@ func (r *dataRun) decide(c raft.Command, payload []byte) (any, error) {
 
 // settle makes the changes of a transaction that holds keys, and lets them go.
 func (r *dataRun) settle(f commit.Finish) error {
+	h, _ := r.d.transactions.Held(f.ID)
+	if !h.End.IsZero() {
+		f.Ops = deletions(r.d.leases.KeysOf(h.End.Lease))
+	}
 	if err := r.w.Insert(f.ID.Key(), f.Rev, f.Ops); err != nil {
 		return err
 	}
 	if r.failed != nil {
 		return r.failed
+	}
+	if !h.End.IsZero() {
+		if err := r.endHere(h.End.Lease); err != nil {
+			return err
+		}
 	}
 	return r.d.transactions.End(r.batch, f.ID, f.Rev)
 }
@@ -217,21 +237,10 @@ func (r *dataRun) forgetCommitted(payload []byte) error {
 		return err
 	}
 	for _, id := range ids {
-		if err := r.d.transactions.Forget(r.batch, id); err != nil {
+		c, _ := r.d.transactions.Committed(id)
+		if err := errors.Join(r.forgetLease(c.Ended), r.d.transactions.Forget(r.batch, id)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// leaseHeld reports whether a transaction holds a lease or one of its keys, so that the lease
-// can't end here now.
-func (r *dataRun) leaseHeld(id int64) bool {
-	if r.d.transactions.HoldsLease(id) {
-		return true
-	}
-	if !r.w.HoldsAny() {
-		return false
-	}
-	return !r.d.leases.Every(id, func(key []byte) bool { return !r.w.Meets(nil, []keys.Span{keys.Point(key)}) })
 }

@@ -26,6 +26,11 @@ type OtherShards interface {
 	Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error)
 	// Drop has a shard delete its keys of leases whose end is decided.
 	Drop(ctx context.Context, shardID uint64, ended []lease.Ref) error
+	// Wide reports whether all nodes know transactions over several shards.
+	Wide() bool
+	// End ends a lease with keys on several shards whose end its home has decided, in one
+	// transaction, unless it has ended.
+	End(ctx context.Context, home uint64, ref lease.Ref) error
 	// Finish has a shard make the changes of transactions that are committed.
 	Finish(ctx context.Context, shardID uint64, list []commit.Finish) error
 	// Settled asks the home of a transaction that holds keys elsewhere what became of it.
@@ -155,8 +160,11 @@ func (d *Data) attachOnce(ctx context.Context, p raft.Proposal, ids []int64, com
 
 // Register notes that another shard may have keys of a lease that is kept here, and
 // returns the lease's incarnation. Errors are those of Replica.Propose,
-// lease.ErrNotFound and lease.ErrEnding.
+// lease.ErrNotFound and lease.ErrEnding. While the lease ends it waits until its keys are gone.
 func (d *Data) Register(ctx context.Context, id int64, shardID uint64) (uint64, error) {
+	if err := d.awaitFree(ctx, &need{leases: []int64{id}}, func([]commit.ID) bool { return false }); err != nil {
+		return 0, err
+	}
 	payload := binary.AppendUvarint(binary.AppendVarint(nil, id), shardID)
 	result, err := d.replica.Propose(ctx, raft.Kind(kindLeaseRegister), payload)
 	if err != nil {
@@ -204,6 +212,13 @@ func (d *Data) AttachedAt(ctx context.Context, id, rev int64) ([][]byte, error) 
 		return nil, err
 	}
 	return v.AttachedAt(ctx, id, now)
+}
+
+// LeaseRef returns the grant of a lease that is kept here, false if there is none, as this replica
+// has applied it.
+func (d *Data) LeaseRef(id int64) (lease.Ref, bool) {
+	rec, ok := d.leases.Get(id)
+	return lease.Ref{ID: id, Incarnation: rec.Incarnation}, ok
 }
 
 // Holders returns the shards that may have keys of a lease that is kept here, other

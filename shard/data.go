@@ -70,6 +70,11 @@ const (
 	kindFinish          Kind = 22
 	kindAbort           Kind = 23
 	kindForgetCommitted Kind = 24
+	// kindLeaseEnd is kindLeaseExpire, and KindLeaseRevokeHere is KindLeaseRevoke, for leases with
+	// keys on other shards: those end in transactions over all shards that have some. The one only
+	// decides that they end, and the other changes nothing.
+	kindLeaseEnd        Kind = 25
+	KindLeaseRevokeHere Kind = 26
 )
 
 // Data is a replica of a data shard: versioned keys and leases.
@@ -228,12 +233,16 @@ func (d *Data) submit(ctx context.Context, p raft.Proposal, request proto.Messag
 		}
 		reads, writes, known := touches(request)
 		p.Writes = raft.Writes{Spans: writes, Unknown: !known}
-		if revoke, ok := request.(*pb.LeaseRevokeRequest); ok {
-			for _, key := range d.leases.Keys(revoke.ID) { // as far as it can be known here
-				writes = append(writes, keys.Point(key))
-			}
+		n := need{reads: reads, writes: writes}
+		switch req := request.(type) {
+		case *pb.LeaseRevokeRequest:
+			n.end, n.writes = req.ID, points(d.leases.Keys(req.ID)) // as far as it can be known here
+		case *pb.PutRequest:
+			n.use(req.Lease)
+		case *pb.TxnRequest:
+			mvcc.EachPut(req, func(put *pb.PutRequest) { n.use(put.Lease) })
 		}
-		if err := d.awaitFree(ctx, reads, writes, func([]string) bool { return false }); err != nil {
+		if err := d.awaitFree(ctx, &n, func([]commit.ID) bool { return false }); err != nil {
 			return o, err
 		}
 		if foreign := d.foreignLeases(shape, request); len(foreign) > 0 {

@@ -21,7 +21,8 @@ const (
 )
 
 // ender carries on the ends of leases that have keys on other shards, while this node
-// leads the leases' home: it has each of those shards delete its keys, then forgets
+// leads the leases' home: it has a transaction delete all their keys, or each of those shards
+// its own where not all nodes knew such transactions when the end was decided, and then forgets
 // the lease. Every step may be repeated, so that a new leader resumes what it finds.
 type ender struct {
 	d  *Data
@@ -40,6 +41,9 @@ type ends struct {
 	cancel context.CancelFunc
 	// lanes lead to the shards that have keys to delete. None waits for another.
 	lanes map[uint64]*lane
+	// together are the leases that end in a transaction each, by the shards that have keys of them:
+	// one without a leader holds up those that have keys there, and no others.
+	together map[string]*togetherLane
 	// left counts the lanes that a lease is in.
 	left map[lease.Ref]int
 	// gone are the leases that have no key left anywhere; forgetting says that some
@@ -70,7 +74,7 @@ func (e *ender) began(records []lease.Record) {
 	if e.closed {
 		return
 	}
-	t := &ends{lanes: make(map[uint64]*lane), left: make(map[lease.Ref]int)}
+	t := &ends{lanes: make(map[uint64]*lane), together: make(map[string]*togetherLane), left: make(map[lease.Ref]int)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	e.ends = t
 	for _, rec := range records {
@@ -111,7 +115,11 @@ func (e *ender) add(ids []int64) {
 // addLocked takes over a lease, if it is ending and not there yet. e.mu must be held.
 func (e *ender) addLocked(rec lease.Record) {
 	ref := lease.Ref{ID: rec.ID, Incarnation: rec.Incarnation}
-	if !rec.Ending || e.ends.left[ref] > 0 {
+	if !rec.Ending || e.ends.left[ref] > 0 || e.d.transactions.HasEnded(ref) {
+		return
+	}
+	if rec.Intact {
+		e.addTogetherLocked(ref)
 		return
 	}
 	for _, shardID := range e.d.leases.Registered(rec.ID) {
@@ -152,6 +160,7 @@ func (e *ender) startLocked() {
 			e.wg.Go(func() { e.drop(t, shardID, l) })
 		}
 	}
+	e.startTogetherLocked()
 }
 
 // drop has a shard delete the keys of the leases in its lane, until there are none or

@@ -45,6 +45,10 @@ func (deadShards) Settled(context.Context, uint64, commit.ID) (commit.Outcome, e
 
 func (deadShards) Open(context.Context, commit.ID) bool { return false }
 
+func (deadShards) Wide() bool { return false }
+
+func (deadShards) End(context.Context, uint64, lease.Ref) error { return raft.ErrNotLeader }
+
 // A shard without a leader holds up the ends of the leases that have keys there, and
 // those of no others.
 func TestEndsPastADeadShard(t *testing.T) {

@@ -55,7 +55,7 @@ type Guard struct {
 // fenced lists the kinds of commands that the fence is for. What carries another
 // kind was not sent by a user, or needs no right to any key.
 func fenced(k Kind) bool {
-	return k == KindPut || k == KindDeleteRange || k == KindTxn || k == KindLeaseRevoke || k == kindAttached
+	return k == KindPut || k == KindDeleteRange || k == KindTxn || k == KindLeaseRevoke || k == KindLeaseRevokeHere || k == kindAttached
 }
 
 const (

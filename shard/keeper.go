@@ -109,6 +109,9 @@ func (k *keeper) expire(c *lease.Clock) {
 	p := raft.Proposal{Kind: raft.Kind(kindLeaseExpire)}
 	most := maxExpirePerCommand
 	if k.d.Shape().Ordered {
+		if others := k.d.others.Load(); others != nil && (*others).Wide() {
+			p.Kind = raft.Kind(kindLeaseEnd)
+		}
 		k.mu.Lock()
 		most = c.CountDue(maxExpirePerCommand)
 		k.mu.Unlock()

@@ -51,7 +51,7 @@ var operations = map[Kind]string{
 	KindPut: "Put", KindDeleteRange: "DeleteRange", KindTxn: "Txn", KindCompact: "Compaction",
 	KindLeaseGrant: "LeaseGrant", KindLeaseRevoke: "LeaseRevoke", kindLeaseExpire: "LeaseRevoke",
 	kindLeaseAging: "LeaseCheckpoint", kindLeaseFresh: "LeaseCheckpoint",
-	kindLeaseDrop: "LeaseRevoke", kindDecide: "Txn",
+	kindLeaseDrop: "LeaseRevoke", kindLeaseEnd: "LeaseRevoke", KindLeaseRevokeHere: "LeaseRevoke", kindDecide: "Txn",
 	// etcd has none of these.
 	kindGuarded: "", kindFence: "", kindFirstShape: "", kindOrder: "", kindSweep: "", kindAttached: "",
 	kindLeaseRegister: "", kindLeaseForget: "", kindDropTombstones: "",

@@ -82,7 +82,7 @@ func (s *Sent) request() (proto.Message, error) {
 		m = new(pb.CompactionRequest)
 	case KindLeaseGrant:
 		m = new(pb.LeaseGrantRequest)
-	case KindLeaseRevoke:
+	case KindLeaseRevoke, KindLeaseRevokeHere:
 		m = new(pb.LeaseRevokeRequest)
 	default:
 		return nil, fmt.Errorf("%w: kind %d", errBadSent, s.Kind)

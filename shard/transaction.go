@@ -68,13 +68,16 @@ func (d *Data) take(ctx context.Context, p raft.Proposal, g *Guard, s *Step) (o 
 				p.Writes = writesOfOps(share.Ops)
 			}
 		}
+		if h, ok := d.transactions.Held(s.Decision.ID); ok && !h.End.IsZero() {
+			p.Writes.Unknown = true
+		}
 		p.Payload = append(appendChecks(nil, g, nil), s.payload()...)
 		return d.replica.Decide(ctx, p)
 	}
 	if err := d.awaitTurn(ctx, s); err != nil {
 		return o, err
 	}
-	p.Writes = raft.Writes{Spans: s.Prepare.Writes}
+	p.Writes = raft.Writes{Spans: s.Prepare.Writes, Unknown: !s.Prepare.End.IsZero()}
 	foreign := slices.DeleteFunc(slices.Clone(s.Prepare.Leases), func(id int64) bool {
 		return d.Shape().Owned.Covers(keys.LeasePositions(id)) || d.leases.Holds(id)
 	})
@@ -95,15 +98,66 @@ func writesOfOps(ops []mvcc.Placed) (w raft.Writes) {
 	return w
 }
 
-// awaitTurn waits until nobody holds keys that a Prepare is for. It returns ErrYounger if an
+// need is what a command is for.
+type need struct {
+	// reads and writes are the keys that it reads and may write.
+	reads, writes []keys.Span
+	// leases are those that it may attach keys to, and end is the one that it ends, 0 for none.
+	leases []int64
+	end    int64
+}
+
+// use notes that the command may attach keys to a lease, 0 for none.
+func (n *need) use(id int64) {
+	if id != 0 && !slices.Contains(n.leases, id) {
+		n.leases = append(n.leases, id)
+	}
+}
+
+// met returns the transactions that a command meets which needs n: it waits until they are
+// settled.
+func (d *Data) met(n *need) (ids []commit.ID) {
+	for _, key := range d.store.Met(n.reads, n.writes) {
+		if id, err := commit.FromKey(key); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	for _, id := range n.leases {
+		if d.transactions.Ends(id) {
+			ids = append(ids, d.transactions.HoldersOf(id)...)
+		}
+	}
+	if n.end != 0 {
+		ids = append(ids, d.transactions.HoldersOf(n.end)...)
+	}
+	return ids
+}
+
+// free reports whether nothing keeps a command from being carried out that needs n. The keys of a
+// lease whose end is decided are there until its transaction is committed, and nothing can be
+// attached to it any more: so what names it waits until they are gone.
+func (d *Data) free(n *need) bool {
+	return len(d.met(n)) == 0 && !slices.ContainsFunc(n.leases, d.intact)
+}
+
+// intact reports whether the end of a lease is decided and its keys are not deleted yet.
+func (d *Data) intact(id int64) bool {
+	rec, ok := d.leases.Get(id)
+	return ok && rec.Intact
+}
+
+// awaitTurn waits until nobody holds what a Prepare is for. It returns ErrYounger if an
 // older transaction does, for which it would have to wait with keys of its own in hand.
 func (d *Data) awaitTurn(ctx context.Context, s *Step) error {
+	n := &need{reads: s.Prepare.Reads, writes: s.Prepare.Writes, leases: s.Prepare.Leases}
+	if end := s.Prepare.End; !end.IsZero() {
+		n.end, n.writes = end.Lease.ID, points(d.leases.KeysOf(end.Lease))
+	}
 	var younger bool
-	err := d.awaitFree(ctx, s.Prepare.Reads, s.Prepare.Writes, func(met []string) bool {
-		younger = !s.Patient && slices.ContainsFunc(met, func(key string) bool {
-			id, err := commit.FromKey(key)
+	err := d.awaitFree(ctx, n, func(met []commit.ID) bool {
+		younger = !s.Patient && slices.ContainsFunc(met, func(id commit.ID) bool {
 			h, ok := d.transactions.Held(id)
-			return err != nil || ok && h.Age.Compare(s.Prepare.Age) < 0
+			return ok && h.Age.Compare(s.Prepare.Age) < 0
 		})
 		return younger
 	})
@@ -113,10 +167,19 @@ func (d *Data) awaitTurn(ctx context.Context, s *Step) error {
 	return err
 }
 
-// awaitFree waits until what a command reads and writes meets no transaction that holds keys,
-// or until enough, which is told which it meets, returns true.
-func (d *Data) awaitFree(ctx context.Context, reads, writes []keys.Span, enough func(met []string) bool) error {
-	if len(d.store.Met(reads, writes)) == 0 {
+// points returns the spans of single keys.
+func points(of [][]byte) []keys.Span {
+	spans := make([]keys.Span, len(of))
+	for i, key := range of {
+		spans[i] = keys.Point(key)
+	}
+	return spans
+}
+
+// awaitFree waits until nothing keeps a command from being carried out that needs n, or until
+// enough, which is told which transactions it meets, returns true.
+func (d *Data) awaitFree(ctx context.Context, n *need, enough func(met []commit.ID) bool) error {
+	if d.free(n) {
 		return nil
 	}
 	if d.heldBack.Add(1) > maxHeldBack {
@@ -124,10 +187,7 @@ func (d *Data) awaitFree(ctx context.Context, reads, writes []keys.Span, enough 
 		return raft.ErrTooManyRequests
 	}
 	defer d.heldBack.Add(-1)
-	return d.awaitSettled(ctx, func() bool {
-		met := d.store.Met(reads, writes)
-		return len(met) == 0 || enough(met)
-	})
+	return d.awaitSettled(ctx, func() bool { return d.free(n) || enough(d.met(n)) })
 }
 
 // awaitSettled is Store.AwaitSettled for a leader: it returns raft.ErrNotLeader when this node

@@ -3,6 +3,7 @@ package commit
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
 
@@ -25,6 +27,9 @@ func TestMessages(t *testing.T) {
 	id := ID{1, 2, 3}
 	span := keys.NewSet(keys.Point([]byte("a")), keys.Span{Start: []byte("c"), End: []byte("d")})
 	p := Prepare{ID: id, Age: Age{7, ID{1, 2, 2}}, Open: 3, Home: 4, Reads: span, Writes: keys.NewSet(keys.Point([]byte("b"))), Leases: []int64{5, -6}}
+	e := Prepare{ID: id, Age: Age{7, ID{1, 2, 2}}, Open: 3, Home: 4, End: End{
+		Lease: lease.Ref{ID: -7, Incarnation: 9}, Decided: true, Shards: []uint64{2, 300},
+	}}
 	ops := []mvcc.Placed{{Place: 3, Op: put("a")}, {Place: 9, Op: put("b")}}
 	d := Decision{ID: id, Lowest: -1, Highest: 8, Shares: []Share{{2, ops}, {3, nil}}}
 	f := []Finish{{id, 9, ops}, {ID{1, 2, 4}, 10, nil}}
@@ -34,6 +39,7 @@ func TestMessages(t *testing.T) {
 		want    any
 	}{
 		"prepare":  {p.Append(nil), func(b []byte) (any, error) { return DecodePrepare(b) }, p},
+		"end":      {e.Append(nil), func(b []byte) (any, error) { return DecodePrepare(b) }, e},
 		"decision": {d.Append(nil), func(b []byte) (any, error) { return DecodeDecision(b) }, d},
 		"finishes": {AppendFinishes(nil, f), func(b []byte) (any, error) { return DecodeFinishes(b) }, f},
 	} {
@@ -49,7 +55,7 @@ func TestMessages(t *testing.T) {
 		if _, err := m.read(append(m.written, 0)); !errors.Is(err, keys.ErrNewer) {
 			t.Errorf("%s with more: %v", name, err)
 		}
-		m.written[0]++
+		m.written[0] = endForm + 1
 		if _, err := m.read(m.written); !errors.Is(err, keys.ErrNewer) {
 			t.Errorf("%s of a later form: %v", name, err)
 		}
@@ -132,7 +138,8 @@ func TestTable(t *testing.T) {
 		}
 		for name, pair := range map[string][2]any{
 			"held": {table.held, again.held}, "over": {table.over, again.over}, "marks": {table.marks, again.marks},
-			"leases": {table.leases, again.leases}, "committed": {len(table.committed), len(again.committed)},
+			"leases": {table.leases, again.leases}, "ends": {table.ends, again.ends}, "ended": {table.ended, again.ended},
+			"committed": {len(table.committed), len(again.committed)},
 		} {
 			if !reflect.DeepEqual(pair[0], pair[1]) {
 				t.Fatalf("%s: %v, after a restart %v", name, pair[0], pair[1])
@@ -171,6 +178,27 @@ func TestTable(t *testing.T) {
 	}
 	if got := table.AllHeld()[b]; got.Home != 3 || got.Age != (Age{1, b}) {
 		t.Errorf("held as %+v", got)
+	}
+	ref := lease.Ref{ID: 77, Incarnation: 5}
+	end := ID{1, 6, 3}
+	change(func(batch *pebble.Batch) error {
+		return table.Hold(batch, &Prepare{ID: end, Age: Age{1, end}, Open: 2, Home: 3, End: End{Lease: ref, Shards: []uint64{4}}})
+	})
+	if !table.Ends(77) || !table.HoldsLease(77) || table.HasEnded(ref) || !slices.Equal(table.HoldersOf(77), []ID{end}) {
+		t.Errorf("the end of a lease is not held: %v", table.AllHeld())
+	}
+	if !slices.Equal(table.HoldersOf(2), []ID{b}) || table.Ends(2) {
+		t.Errorf("lease 2 is held by %v", table.HoldersOf(2))
+	}
+	change(func(batch *pebble.Batch) error {
+		return errors.Join(table.Commit(batch, end, Committed{Rev: 9, Ended: ref}), table.End(batch, end, 9))
+	})
+	if table.Ends(77) || table.HoldsLease(77) || !table.HasEnded(ref) {
+		t.Error("the lease has not ended")
+	}
+	change(func(batch *pebble.Batch) error { return table.Forget(batch, end) })
+	if table.HasEnded(ref) {
+		t.Error("the end is not forgotten")
 	}
 	if got, err := FromKey(b.Key()); got != b || err != nil {
 		t.Errorf("id %v, %v", got, err)

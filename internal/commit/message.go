@@ -8,11 +8,16 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 )
 
-// messageForm opens each message and record. What a later form has stops this version.
-const messageForm byte = 1
+// messageForm opens each message and record, and endForm one whose last part is the end of a lease.
+// What a later form has stops this version.
+const (
+	messageForm byte = 1
+	endForm     byte = 2
+)
 
 // Prepare has a participant hold keys for a transaction.
 type Prepare struct {
@@ -28,6 +33,31 @@ type Prepare struct {
 	Reads, Writes keys.Set
 	// Leases are those that its puts on the shard name.
 	Leases []int64
+	// End is the end of a lease that the transaction is: what it deletes is what hangs on the lease
+	// where it is prepared. Zero for any other transaction.
+	End End
+}
+
+// End is the end of a lease whose keys lie on several shards, as one transaction.
+type End struct {
+	// Lease is the grant that ends.
+	Lease lease.Ref
+	// Decided says that the lease's home has decided that it ends: nobody's rights matter.
+	Decided bool
+	// Shards are those beside the lease's home that the transaction has prepare it. The home
+	// prepares nothing if others may have keys of the lease.
+	Shards []uint64
+}
+
+// IsZero reports whether e is no end of a lease.
+func (e End) IsZero() bool { return e.Lease == lease.Ref{} }
+
+// form returns the form of what ends with e.
+func (e End) form() byte {
+	if e.IsZero() {
+		return messageForm
+	}
+	return endForm
 }
 
 // Prepared is what became of a Prepare that applied.
@@ -38,22 +68,25 @@ type Prepared struct {
 
 // Append writes the message behind dst.
 func (p *Prepare) Append(dst []byte) []byte {
-	dst = p.ID.append(append(dst, messageForm))
+	dst = p.ID.append(append(dst, p.End.form()))
 	dst = p.Age.First.append(binary.AppendVarint(dst, p.Age.Rev))
 	dst = binary.AppendUvarint(binary.AppendUvarint(dst, p.Open), p.Home)
 	dst = keys.AppendSet(keys.AppendSet(dst, p.Reads), p.Writes)
-	return appendLeases(dst, p.Leases)
+	return appendEnd(appendLeases(dst, p.Leases), p.End)
 }
 
 // DecodePrepare reads what Append wrote. The result has slices of its own.
 func DecodePrepare(src []byte) (p Prepare, err error) {
 	r := reader{rest: src}
-	r.form()
+	ends := r.eitherForm()
 	p.ID = r.id()
 	p.Age = Age{Rev: r.varint(), First: r.id()}
 	p.Open, p.Home = r.uvarint(), r.uvarint()
 	p.Reads, p.Writes = r.set(), r.set()
 	p.Leases = r.leases()
+	if ends {
+		p.End = r.leaseEnd()
+	}
 	return p, r.end()
 }
 
@@ -173,6 +206,28 @@ func appendLeases(dst []byte, ids []int64) []byte {
 	return dst
 }
 
+// appendEnd writes the end of a lease as the last part of a message or record, and nothing if there
+// is none.
+func appendEnd(dst []byte, e End) []byte {
+	if e.IsZero() {
+		return dst
+	}
+	decided := uint64(0)
+	if e.Decided {
+		decided = 1
+	}
+	dst = binary.AppendUvarint(appendRef(dst, e.Lease), decided)
+	dst = binary.AppendUvarint(dst, uint64(len(e.Shards)))
+	for _, id := range e.Shards {
+		dst = binary.AppendUvarint(dst, id)
+	}
+	return dst
+}
+
+func appendRef(dst []byte, r lease.Ref) []byte {
+	return binary.AppendUvarint(binary.AppendVarint(dst, r.ID), r.Incarnation)
+}
+
 // reader takes a message apart. What follows a malformed part reads as zero.
 type reader struct {
 	rest []byte
@@ -202,6 +257,16 @@ func (r *reader) form() {
 	default:
 		r.rest = r.rest[1:]
 	}
+}
+
+// eitherForm is form for what may be of endForm, too, and reports whether it is.
+func (r *reader) eitherForm() (ends bool) {
+	if ends = len(r.rest) > 0 && r.rest[0] == endForm; ends {
+		r.rest = r.rest[1:]
+		return true
+	}
+	r.form()
+	return false
 }
 
 func (r *reader) bytes(n uint64) []byte {
@@ -268,6 +333,27 @@ func (r *reader) leases() (ids []int64) {
 	}
 	return ids
 }
+
+// leaseEnd reads the end of a lease.
+func (r *reader) leaseEnd() (e End) {
+	e.Lease = r.ref()
+	switch r.uvarint() {
+	case 0:
+	case 1:
+		e.Decided = true
+	default:
+		r.fail()
+	}
+	for range r.count() {
+		e.Shards = append(e.Shards, r.uvarint())
+	}
+	if e.Lease.Incarnation == 0 {
+		r.fail()
+	}
+	return e
+}
+
+func (r *reader) ref() lease.Ref { return lease.Ref{ID: r.varint(), Incarnation: r.uvarint()} }
 
 func (r *reader) shares() (shares []Share) {
 	for range r.count() {

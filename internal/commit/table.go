@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
+	"github.com/latchkey-db/latchkey/lease"
 )
 
 // Table is the transactions of one replica: those that hold keys of the shard, those that the
@@ -33,8 +34,11 @@ type Table struct {
 	over map[ID]int64
 	// marks hold, by node, an id below which all of the node are over.
 	marks map[uint64]ID
-	// leases count, by lease, the transactions in held that name it.
-	leases map[int64]int
+	// leases count, by lease, the transactions in held that name it, and ends those that are its
+	// end.
+	leases, ends map[int64]int
+	// ended are those of committed that are ends of leases.
+	ended map[lease.Ref]struct{}
 }
 
 // Held is a transaction that holds keys of the shard.
@@ -42,6 +46,7 @@ type Held struct {
 	Age    Age
 	Home   uint64
 	Leases []int64
+	End    End
 }
 
 // Committed is a transaction that the shard has committed.
@@ -50,6 +55,8 @@ type Committed struct {
 	Rev int64
 	// Shares are those of the other participants.
 	Shares []Share
+	// Ended is the lease whose end it is, zero for any other transaction.
+	Ended lease.Ref
 }
 
 // tableByte leads every key of a table below the prefix of its replica. Behind it come a kind
@@ -88,12 +95,25 @@ func (t *Table) Reload() (err error) {
 			break
 		}
 		r := reader{rest: v}
-		r.form()
+		ends := false
+		if k[0] == kindHeld || k[0] == kindCommitted {
+			ends = r.eitherForm()
+		} else {
+			r.form()
+		}
 		switch k[0] {
 		case kindHeld:
-			held[id] = Held{Age: Age{Rev: r.varint(), First: r.id()}, Home: r.uvarint(), Leases: r.leases()}
+			h := Held{Age: Age{Rev: r.varint(), First: r.id()}, Home: r.uvarint(), Leases: r.leases()}
+			if ends {
+				h.End = r.leaseEnd()
+			}
+			held[id] = h
 		case kindCommitted:
-			committed[id] = Committed{Rev: r.varint(), Shares: r.shares()}
+			c := Committed{Rev: r.varint(), Shares: r.shares()}
+			if ends {
+				c.Ended = r.ref()
+			}
+			committed[id] = c
 		case kindOver:
 			over[id] = r.varint()
 		case kindMark:
@@ -112,19 +132,37 @@ func (t *Table) Reload() (err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.held, t.committed, t.over, t.marks = held, committed, over, marks
-	t.leases = make(map[int64]int)
+	t.leases, t.ends = make(map[int64]int), make(map[int64]int)
 	for _, h := range held {
-		t.countLocked(h.Leases, 1)
+		t.countLocked(h, 1)
+	}
+	t.ended = make(map[lease.Ref]struct{})
+	for _, c := range committed {
+		t.endedLocked(c)
 	}
 	return nil
 }
 
-// countLocked counts a transaction in or out that names leases. t.mu must be held.
-func (t *Table) countLocked(leases []int64, n int) {
-	for _, id := range leases {
-		if t.leases[id] += n; t.leases[id] == 0 {
-			delete(t.leases, id)
-		}
+// countLocked counts the leases of a transaction in or out. t.mu must be held.
+func (t *Table) countLocked(h Held, n int) {
+	for _, id := range h.Leases {
+		count(t.leases, id, n)
+	}
+	if !h.End.IsZero() {
+		count(t.ends, h.End.Lease.ID, n)
+	}
+}
+
+// endedLocked takes a transaction that is committed into ended, if it belongs there. t.mu must be held.
+func (t *Table) endedLocked(c Committed) {
+	if (c.Ended != lease.Ref{}) {
+		t.ended[c.Ended] = struct{}{}
+	}
+}
+
+func count(of map[int64]int, id int64, n int) {
+	if of[id] += n; of[id] == 0 {
+		delete(of, id)
 	}
 }
 
@@ -164,11 +202,41 @@ func (t *Table) Committed(id ID) (Committed, bool) {
 	return c, ok
 }
 
-// HoldsLease reports whether a transaction that holds keys names a lease.
+// HoldsLease reports whether a transaction that holds keys names a lease, or is its end.
 func (t *Table) HoldsLease(id int64) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.leases[id] > 0
+	return t.leases[id] > 0 || t.ends[id] > 0
+}
+
+// Ends reports whether a transaction that holds keys is the end of a lease.
+func (t *Table) Ends(id int64) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.ends[id] > 0
+}
+
+// HasEnded reports whether the shard has committed the end of a lease and not forgotten it.
+func (t *Table) HasEnded(r lease.Ref) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	_, ok := t.ended[r]
+	return ok
+}
+
+// HoldersOf returns the transactions that hold keys and that name a lease or are its end.
+func (t *Table) HoldersOf(id int64) (holders []ID) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.leases[id] == 0 && t.ends[id] == 0 {
+		return nil
+	}
+	for holder, h := range t.held {
+		if h.End.Lease.ID == id && !h.End.IsZero() || slices.Contains(h.Leases, id) {
+			holders = append(holders, holder)
+		}
+	}
+	return holders
 }
 
 // AllHeld returns the transactions that hold keys.
@@ -188,9 +256,9 @@ func (t *Table) AllCommitted() map[ID]Committed {
 // Hold notes that a transaction holds keys, and that its node has closed all attempts below
 // the open one.
 func (t *Table) Hold(b *pebble.Batch, p *Prepare) error {
-	h := Held{Age: p.Age, Home: p.Home, Leases: p.Leases}
-	v := h.Age.First.append(binary.AppendVarint([]byte{messageForm}, h.Age.Rev))
-	v = appendLeases(binary.AppendUvarint(v, h.Home), h.Leases)
+	h := Held{Age: p.Age, Home: p.Home, Leases: p.Leases, End: p.End}
+	v := h.Age.First.append(binary.AppendVarint([]byte{h.End.form()}, h.Age.Rev))
+	v = appendEnd(appendLeases(binary.AppendUvarint(v, h.Home), h.Leases), h.End)
 	if err := b.Set(t.key(kindHeld, p.ID), v, nil); err != nil {
 		return err
 	}
@@ -200,7 +268,7 @@ func (t *Table) Hold(b *pebble.Batch, p *Prepare) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.held[p.ID] = h
-	t.countLocked(h.Leases, 1)
+	t.countLocked(h, 1)
 	return nil
 }
 
@@ -235,7 +303,7 @@ func (t *Table) End(b *pebble.Batch, id ID, rev int64) error {
 	defer t.mu.Unlock()
 	if h, ok := t.held[id]; ok {
 		delete(t.held, id)
-		t.countLocked(h.Leases, -1)
+		t.countLocked(h, -1)
 		if err := b.Delete(t.key(kindHeld, id), nil); err != nil {
 			return err
 		}
@@ -249,13 +317,18 @@ func (t *Table) End(b *pebble.Batch, id ID, rev int64) error {
 
 // Commit notes that the shard has committed a transaction, until Forget.
 func (t *Table) Commit(b *pebble.Batch, id ID, c Committed) error {
-	v := appendShares(binary.AppendVarint([]byte{messageForm}, c.Rev), c.Shares)
+	form := End{Lease: c.Ended}.form()
+	v := appendShares(binary.AppendVarint([]byte{form}, c.Rev), c.Shares)
+	if form == endForm {
+		v = appendRef(v, c.Ended)
+	}
 	if err := b.Set(t.key(kindCommitted, id), v, nil); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.committed[id] = c
+	t.endedLocked(c)
 	return nil
 }
 
@@ -263,9 +336,11 @@ func (t *Table) Commit(b *pebble.Batch, id ID, c Committed) error {
 func (t *Table) Forget(b *pebble.Batch, id ID) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, ok := t.committed[id]; !ok {
+	c, ok := t.committed[id]
+	if !ok {
 		return nil
 	}
+	delete(t.ended, c.Ended)
 	delete(t.committed, id)
 	return b.Delete(t.key(kindCommitted, id), nil)
 }

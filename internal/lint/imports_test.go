@@ -69,7 +69,7 @@ var allowed = map[string][]string{
 	"fence/internal/statements": {"fence"},
 
 	"internal/command":     {"api/latchkey/v1", "client", "internal/etcdlog"},
-	"internal/commit":      {"internal/keys", "mvcc"},
+	"internal/commit":      {"internal/keys", "lease", "mvcc"},
 	"internal/commitmodel": {},
 	"internal/config":      {"internal/invariant"},
 	"internal/datadir":     {"internal/invariant"},

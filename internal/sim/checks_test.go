@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/mvcc"
@@ -187,7 +189,7 @@ func (c *checker) unexplained() {
 }
 
 // leaseEnd reports whether all that happened at a revision is the end of one lease
-// that was allowed to end.
+// that was allowed to end: all its keys are deleted, and nothing else.
 func (c *checker) leaseEnd(rev int64) bool {
 	var id int64
 	for _, e := range changesOf(c.t.events[rev]) {
@@ -201,12 +203,20 @@ func (c *checker) leaseEnd(rev int64) bool {
 	if l == nil {
 		return false
 	}
+	for _, kv := range c.t.in([]byte{0}, []byte{0}, rev) {
+		if kv.Lease == id {
+			c.fault("%v ended at %d, and not its key %q", l, rev, kv.Key)
+		}
+	}
+	if !slices.IsSortedFunc(c.t.events[rev], func(a, b *mvccpb.Event) int { return bytes.Compare(a.Kv.Key, b.Kv.Key) }) {
+		c.fault("the keys of %v went in another order than theirs: %v", l, c.t.events[rev])
+	}
 	l.deletedAt = append(l.deletedAt, rev)
 	return true
 }
 
 // revocations checks that what the header of a revocation says is the revision at which the
-// keys of the lease went, or of several shards the last.
+// keys of the lease went.
 func (c *checker) revocations() {
 	for _, o := range c.h.ops {
 		r, ok := o.req.(*pb.LeaseRevokeRequest)
@@ -214,7 +224,7 @@ func (c *checker) revocations() {
 			continue
 		}
 		for _, rev := range c.leases[r.ID].deletedAt {
-			if rev > o.header() || rev <= c.solo && rev != o.header() {
+			if rev != o.header() {
 				c.fault("keys went at %d: %v", rev, o)
 			}
 		}

@@ -50,6 +50,8 @@ type options struct {
 	splits []string
 	// snapshotEntries is how many entries lie between two snapshots.
 	snapshotEntries uint64
+	// narrow has the cluster do without transactions over several shards.
+	narrow bool
 	// tick is Raft's, 0 for the short one of most tests.
 	tick time.Duration
 }

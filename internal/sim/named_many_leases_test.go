@@ -39,7 +39,7 @@ func TestManyLeasesEndTogether(t *testing.T) {
 			return err
 		})
 		end := time.Now().Add(ttl * time.Second)
-		u := p.use(t, other)
+		u := p.use(t, other, "b/used")
 		time.Sleep(time.Until(renewed.Add(ttl*time.Second - time.Millisecond)))
 		if n := p.leases(); n != count+1 {
 			t.Errorf("%d leases are there before the time of any has passed", n)
@@ -106,7 +106,7 @@ type use struct {
 	slowestPut, slowestRenewal time.Duration
 }
 
-func (p *process) use(tb testing.TB, id int64) *use {
+func (p *process) use(tb testing.TB, id int64, key string) *use {
 	tb.Helper()
 	u := &use{stop: make(chan struct{})}
 	u.wg.Go(func() {
@@ -119,7 +119,7 @@ func (p *process) use(tb testing.TB, id int64) *use {
 			}
 			put := time.Now()
 			u.slowestRenewal = max(u.slowestRenewal, put.Sub(began))
-			if _, err := p.router.Put(tb.Context(), &pb.PutRequest{Key: []byte("b/used")}); err != nil {
+			if _, err := p.router.Put(tb.Context(), &pb.PutRequest{Key: []byte(key)}); err != nil {
 				tb.Errorf("put: %v", err)
 			}
 			u.slowestPut = max(u.slowestPut, time.Since(put))

@@ -195,7 +195,7 @@ func (p *process) serve(ctx context.Context) error {
 	}
 	p.router = router.New(router.Config{
 		System: p.cluster, Order: oracle{p}, UserStore: p.cluster, Leaders: p.leaders(), Shards: p.shards, Timeout: p.node.c.options.timeout(),
-		Self: p.node.id, WideWrites: true,
+		Self: p.node.id, WideWrites: !p.node.c.options.narrow,
 	})
 	for _, d := range p.shards {
 		d.Connect(p.router)

@@ -1,0 +1,91 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/internal/commit"
+	"github.com/latchkey-db/latchkey/lease"
+	"github.com/latchkey-db/latchkey/shard"
+)
+
+// A lease with keys on several shards ends in one transaction over its home and those shards: all
+// its keys are deleted at the transaction's revision.
+
+// revokeTogether revokes a lease that may have keys on several shards.
+func (r *Router) revokeTogether(ctx context.Context, a access, d *shard.Data, id int64) (*pb.LeaseRevokeResponse, error) {
+	if len(d.Holders(id)) == 0 {
+		resp, err := write[shard.Revoked](ctx, r, d, a.command(shard.KindLeaseRevokeHere, &pb.LeaseRevokeRequest{ID: id}, id))
+		if err != nil || !resp.Elsewhere {
+			return resp.LeaseRevokeResponse, err
+		}
+	} else if err := r.confirm(ctx, d); err != nil {
+		return nil, err
+	}
+	ref, ok := d.LeaseRef(id)
+	if !ok {
+		return nil, lease.ErrNotFound
+	}
+	rev, err := r.endTogether(ctx, a, d, commit.End{Lease: ref})
+	if err != nil {
+		return nil, err
+	}
+	resp := &pb.LeaseRevokeResponse{Header: &pb.ResponseHeader{Revision: rev}}
+	r.noteShown(resp.Header)
+	return resp, nil
+}
+
+// End ends a lease whose end its home has decided, unless it has ended.
+func (r *Router) End(ctx context.Context, home uint64, ref lease.Ref) error {
+	d := r.shards[home]
+	if d == nil {
+		return errUnplaced
+	}
+	_, err := r.endTogether(ctx, access{}, d, commit.End{Lease: ref, Decided: true})
+	if errors.Is(err, lease.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// Wide reports whether all nodes know transactions over several shards.
+func (r *Router) Wide() bool { return r.writesWide() }
+
+// endTogether ends a lease in a transaction and returns its revision.
+func (r *Router) endTogether(ctx context.Context, a access, home *shard.Data, end commit.End) (int64, error) {
+	t := &coordinated{r: r, access: a, home: home, end: end}
+	return carryOut(ctx, t, t.endLease)
+}
+
+// endLease makes one attempt at the end of a lease.
+func (t *coordinated) endLease(ctx context.Context, id commit.ID, open uint64) (int64, error) {
+	t.end.Shards = t.home.Holders(t.end.Lease.ID)
+	t.participants = []participant{{d: t.home}}
+	for _, shardID := range t.end.Shards {
+		d := t.r.shards[shardID]
+		if d == nil {
+			return 0, errUnplaced
+		}
+		t.participants = append(t.participants, participant{d: d})
+	}
+	slices.SortFunc(t.participants, func(a, b participant) int {
+		return cmp.Compare(a.d.Replica().ShardID(), b.d.Replica().ShardID())
+	})
+	if _, err := t.prepare(ctx, id, open); err != nil {
+		t.giveUp(id, false)
+		return 0, err
+	}
+	decision := &commit.Decision{ID: id}
+	for _, p := range t.participants {
+		decision.Shares = append(decision.Shares, commit.Share{ShardID: p.d.Replica().ShardID()})
+	}
+	rev, err := t.decide(ctx, decision)
+	if err != nil {
+		t.giveUp(id, true)
+	}
+	return rev, err
+}
