@@ -23,6 +23,7 @@ func (w *workload) settle() int64 {
 	w.c.setInterfere(func(call) interference { return interference{} })
 	w.c.net.heal()
 	w.c.setStall(func(uint64, uint64, string) time.Duration { return 0 })
+	w.c.unheld(w.tb)
 	ctx, cancel := context.WithTimeout(w.c.ctx, time.Minute)
 	defer cancel()
 	// Whatever is granted ends by itself.

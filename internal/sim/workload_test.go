@@ -27,8 +27,9 @@ type workload struct {
 	directories  []string
 	perDirectory int
 	// stop ends the clients.
-	stop chan struct{}
-	wg   sync.WaitGroup
+	stop  chan struct{}
+	began time.Time
+	wg    sync.WaitGroup
 	// seen is the highest revision that any client has seen.
 	seen atomic.Int64
 	// compacted is the highest revision that a compaction was asked for at.
@@ -48,7 +49,7 @@ func newWorkload(tb testing.TB, c *cluster) *workload {
 	tb.Helper()
 	w := &workload{
 		tb: tb, c: c, h: &history{}, directories: []string{"a/", "b/", "c/", "d/"}, perDirectory: 5,
-		stop: make(chan struct{}), leases: make(map[int64]*leaseLife),
+		stop: make(chan struct{}), began: time.Now(), leases: make(map[int64]*leaseLife),
 	}
 	w.collector = &watcher{c: c, key: []byte{0}, end: []byte{0}, next: 1, first: 1, wake: make(chan struct{}, 1)}
 	w.collector.pick = func() *process { return c.any(rand.New(rand.NewPCG(c.options.seed, 3))) }
