@@ -17,6 +17,8 @@ type Stats struct {
 	// Lagging is the number of watchers that read history, and Queued the number of
 	// events that wait to be polled.
 	Lagging, Queued int64
+	// Holds is the number of transactions over several stores that hold keys.
+	Holds int
 }
 
 // counters are the parts of Stats that only grow.
@@ -31,7 +33,7 @@ func (s *Store) Stats() Stats {
 	stats := Stats{
 		Keys: int64(st.cur.Len()), Compacted: st.compact,
 		Puts: c.puts.Load(), Deletes: c.deletes.Load(), Ranges: c.ranges.Load(), Txns: c.txns.Load(),
-		PutBytes: c.putBytes.Load(), Swept: c.swept.Load(),
+		PutBytes: c.putBytes.Load(), Swept: c.swept.Load(), Holds: len(st.holds),
 	}
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()

@@ -41,7 +41,8 @@ type dataRun struct {
 	ending    []int64
 	forgotten bool
 	expired   int
-	// decided are the transactions that the run has committed.
+	// held and decided are the transactions that the run has had hold keys and committed.
+	held      []commit.ID
 	decided   []commit.ID
 	compacted bool
 }
@@ -219,6 +220,7 @@ func (r *dataRun) Publish() {
 	}
 	r.w.Publish()
 	r.d.keeper.applied(r)
+	r.d.holding.published(r.d.transactions, r.held)
 	r.d.settler.decided(r.decided)
 	r.observe()
 	if r.compacted {

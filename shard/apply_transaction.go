@@ -130,6 +130,7 @@ func (r *dataRun) prepare(c raft.Command, outdated bool, payload []byte) (any, e
 	if err := r.d.transactions.Hold(r.batch, &p); err != nil {
 		return nil, fmt.Errorf("note transaction: %w", err)
 	}
+	r.held = append(r.held, p.ID)
 	return out, nil
 }
 

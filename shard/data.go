@@ -92,6 +92,7 @@ type Data struct {
 	keeper       *keeper
 	ender        *ender
 	settler      *settler
+	holding      holding
 	// heldBack counts the commands that wait for transactions to let keys go.
 	heldBack atomic.Int64
 	// pending counts the commands under way that use a lease kept elsewhere.
@@ -155,6 +156,7 @@ func Start(h *raft.Host, c DataConfig) (*Data, error) {
 	d.settler = newSettler(d)
 	d.sweeper = newSweeper(store, h, d.observer, d.log)
 	d.attach()
+	d.holding.loaded(transactions)
 	d.sweeper.start()
 	_, err = h.Start(raft.ReplicaConfig{
 		ShardID: c.ShardID, ReplicaID: c.ReplicaID, Members: c.Members,
@@ -359,6 +361,7 @@ func (d *Data) Reload() error {
 	if err := d.transactions.Reload(); err != nil {
 		return err
 	}
+	d.holding.loaded(d.transactions)
 	d.attach()
 	return nil
 }

@@ -183,6 +183,14 @@ func (m *metrics) follow(cluster *system.Cluster, shards map[uint64]*shard.Data)
 			return float64(sum)
 		}
 	}
+	unsettled := func(add func(sum float64, u shard.Unsettled) float64) func() float64 {
+		return func() (sum float64) {
+			for _, d := range shards {
+				sum = add(sum, d.Unsettled())
+			}
+			return sum
+		}
+	}
 	applied := replicas(func(r *raft.Replica) float64 { return float64(r.Applied()) })
 	committed := replicas(func(r *raft.Replica) float64 { return float64(r.Committed()) })
 	for _, c := range []prometheus.Collector{
@@ -191,9 +199,7 @@ func (m *metrics) follow(cluster *system.Cluster, shards map[uint64]*shard.Data)
 		gauge("server_proposals_applied_total", "Entries applied, over all logs that this node has.", applied),
 		gauge("server_proposals_pending", "Commands that wait for the log or are under way.",
 			replicas(func(r *raft.Replica) float64 { return float64(r.Pending()) })),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "latchkey", Name: "shards_led", Help: "Data shards that this node leads.",
-		}, func() float64 {
+		ownGauge("shards_led", "Data shards that this node leads.", func() float64 {
 			led := 0
 			for _, d := range shards {
 				if d.Replica().Serving() != 0 {
@@ -202,9 +208,14 @@ func (m *metrics) follow(cluster *system.Cluster, shards map[uint64]*shard.Data)
 			}
 			return float64(led)
 		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "latchkey", Name: "cluster_version", Help: "The version of formats that all nodes speak.",
-		}, func() float64 { return float64(cluster.State().Cluster.Version) }),
+		ownGauge("cluster_version", "The version of formats that all nodes speak.",
+			func() float64 { return float64(cluster.State().Cluster.Version) }),
+		ownGauge("transactions_holding", "Transactions over several shards that hold keys, counted in each shard.",
+			unsettled(func(sum float64, u shard.Unsettled) float64 { return sum + float64(u.Holds) })),
+		ownGauge("transactions_holding_oldest_seconds", "For how long the oldest of them has held keys on this node.",
+			unsettled(func(sum float64, u shard.Unsettled) float64 { return max(sum, u.Oldest.Seconds()) })),
+		ownGauge("transactions_unfinished", "Transactions that are committed and that a shard has perhaps still to finish.",
+			unsettled(func(sum float64, u shard.Unsettled) float64 { return sum + float64(u.Unfinished) })),
 		counter("mvcc_put_total", "Puts, those of transactions among them.",
 			stores(func(s mvcc.Stats) int64 { return s.Puts })),
 		counter("mvcc_delete_total", "Deletes, those of transactions among them.",
@@ -243,6 +254,11 @@ func newestCompaction(shards map[uint64]*shard.Data) float64 {
 
 func gauge(name, help string, value func() float64) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "etcd", Name: name, Help: help}, value)
+}
+
+// ownGauge is gauge of what etcd has no name for.
+func ownGauge(name, help string, value func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "latchkey", Name: name, Help: help}, value)
 }
 
 func counter(name, help string, value func() float64) prometheus.Collector {
