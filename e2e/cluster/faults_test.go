@@ -22,16 +22,17 @@ func TestFaults(t *testing.T) {
 	}
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		c := newCluster(t, shards, kinds)
+		c := newCluster(t, shards, kinds, faults.OverShards)
 		seed := harness.Seed(t, "./e2e/cluster", shards)
 		n := &faults.Nemesis{
 			Cluster: c.Cluster, Gear: c.gear, Report: &faults.Report{}, Kinds: kinds,
 			Longest: time.Duration(harness.Sized(3, 10)) * time.Second, Rest: time.Second,
 		}
 		sets := faults.NewLockSet(n.Report, seed, c.clients)
-		c.must(faults.Run(t.Context(), n, seed, c.clients, time.Duration(harness.Sized(10, 300))*time.Second,
+		c.must(faults.Run(t.Context(), n, seed, c.clients, time.Duration(harness.Sized(10, 300))*time.Second, append(faults.Wide(n.Report, seed, c.clients),
 			faults.NewChains(n.Report, 8, c.clients), faults.NewRegisters(n.Report, seed, c.clients),
-			faults.NewLeases(n.Report, 4, 6, 25*time.Second, c.clients), sets))
+			faults.NewLeases(n.Report, 4, 6, 25*time.Second, c.clients), sets)...))
+		faults.CheckSettled(t.Context(), n.Report, c.Cluster)
 		t.Logf("operations=%d faults=%v, %d numbers lost behind unchecked tokens", n.Report.Operations.Load(), n.Report.Faults(), sets.Lost)
 		kept(t, n.Report)
 		suffered(t, n.Report)

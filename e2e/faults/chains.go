@@ -104,7 +104,7 @@ func (w *chain) watch(ctx context.Context, r *Report) {
 // Check reads the keys, and has each watch catch up.
 func (c *Chains) Check(ctx context.Context) {
 	for _, w := range c.chains {
-		until(ctx, func(ctx context.Context) bool {
+		c.report.check(ctx, w.key, func(ctx context.Context) bool {
 			resp, err := w.reader.Get(ctx, w.key)
 			if err != nil {
 				return false

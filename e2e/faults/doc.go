@@ -11,6 +11,8 @@
 //	Registers what clients read and wrote has an order (porcupine)
 //	Leases    a lease that is renewed stays, one that is not ends in time
 //	LockSet   a lock with its token keeps a file whole
+//	Transfers, MultiRegisters, Groups
+//	          transactions over several shards have one revision, all of it is seen or none
 //
 // The tests of package cluster run it for seconds, the command soak for as long as asked.
 package faults

@@ -109,6 +109,21 @@ func until(ctx context.Context, fn func(ctx context.Context) bool) {
 	}
 }
 
+// check calls fn until it returns true, on a cluster that is whole. One that does not let it for
+// long has broken a promise.
+func (r *Report) check(ctx context.Context, what string, fn func(ctx context.Context) bool) {
+	ctx, cancel := context.WithTimeout(ctx, healTimeout)
+	defer cancel()
+	done := false
+	until(ctx, func(ctx context.Context) bool {
+		done = fn(ctx)
+		return done
+	})
+	if !done {
+		r.Violation("%s can't be checked", what)
+	}
+}
+
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -9,6 +9,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
+// Wide returns the workloads of transactions over several shards.
+func Wide(r *Report, seed uint64, clients []*clientv3.Client) []Workload {
+	return []Workload{NewTransfers(r, seed, clients), NewMultiRegisters(r, seed, clients), NewGroups(r, seed, clients)}
+}
+
 // Run has workloads work while a nemesis breaks their cluster, checks them, and compares
 // the replicas. An error says that the run itself failed; broken promises are in the
 // report.

@@ -115,7 +115,7 @@ func soak(ctx context.Context, o options, out io.Writer) (err error) {
 	n := &faults.Nemesis{Report: &faults.Report{}, Kinds: kinds, Longest: o.longest, Rest: o.rest}
 	layout := faults.Options{Binary: o.binary, Nodes: 3, Dir: o.dir}
 	if splits := faults.Splits(o.shards); splits != "" {
-		layout.Args = []string{"--initial-splits", splits}
+		layout.Args = []string{"--initial-splits", splits, faults.OverShards}
 	}
 	if n.Gear, err = faults.NewGear(kinds, layout.Nodes, o.dir); err != nil {
 		return err
@@ -137,9 +137,12 @@ func soak(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, done()) }()
 	sets := faults.NewLockSet(n.Report, o.seed, clients)
-	err = faults.Run(ctx, n, o.seed, clients, o.duration,
+	err = faults.Run(ctx, n, o.seed, clients, o.duration, append(faults.Wide(n.Report, o.seed, clients),
 		faults.NewChains(n.Report, 12, clients), faults.NewRegisters(n.Report, o.seed, clients),
-		faults.NewLeases(n.Report, 6, 10, 25*time.Second+o.longest, clients), sets)
+		faults.NewLeases(n.Report, 6, 10, 25*time.Second+o.longest, clients), sets)...)
+	if err == nil && o.shards > 1 {
+		faults.CheckSettled(ctx, n.Report, n.Cluster)
+	}
 	var text strings.Builder
 	for _, v := range n.Report.Violations() {
 		fmt.Fprintln(&text, "violation:", v)
