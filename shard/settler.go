@@ -82,6 +82,9 @@ func (s *settler) began() {
 	for id, c := range s.d.transactions.AllCommitted() {
 		s.addLocked(id, c)
 	}
+	for id := range s.d.transactions.AllHeld() {
+		t.doubts[id] = doubtTicks // they have held keys since an earlier term
+	}
 	s.startLocked()
 }
 

@@ -228,7 +228,8 @@ var errOpen = errors.New("the transaction is being decided")
 
 // Settled asks the transaction's home what became of it, for a participant that holds keys of
 // it. Only that it is committed is taken from what this node has applied. Unless its
-// coordinator goes on with it, it is aborted. Errors are those of Replica.Propose, and
+// coordinator goes on with it, and says so within the time that a node takes to answer, it is
+// aborted. Errors are those of Replica.Propose, and
 // raft.ErrTimeout while it is open.
 func (d *Data) Settled(ctx context.Context, id commit.ID) (commit.Outcome, error) {
 	if rev, ended := d.transactions.Outcome(id); ended && rev != 0 {
@@ -238,7 +239,10 @@ func (d *Data) Settled(ctx context.Context, id commit.ID) (commit.Outcome, error
 	if d.replica.Serving() == 0 || others == nil {
 		return commit.Outcome{}, raft.ErrNotLeader
 	}
-	if (*others).Open(ctx, id) {
+	ask, cancel := context.WithTimeout(ctx, d.replica.AnswerTimeout())
+	open := (*others).Open(ask, id)
+	cancel()
+	if open {
 		return commit.Outcome{}, fmt.Errorf("%w: %w", raft.ErrTimeout, errOpen)
 	}
 	return d.Abort(ctx, id)

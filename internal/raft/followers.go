@@ -95,3 +95,7 @@ func (r *Replica) Steady(replicaID uint64) bool {
 
 // election is Raft's shortest timeout of an election.
 func (h *Host) election() time.Duration { return h.cfg.Tick * time.Duration(h.cfg.ElectionTicks) }
+
+// AnswerTimeout is how long a node that works takes to answer a question at the most. A message and
+// its answer take up to an election timeout where Raft still works; the rest is for the node.
+func (r *Replica) AnswerTimeout() time.Duration { return r.host.election() * 5 / 4 }

@@ -85,7 +85,7 @@ func (r *Replica) AwaitRecovered(ctx context.Context) error {
 		case closed:
 			return ErrStopped
 		}
-		patience := r.host.electionTimeout() * leaderlessElections
+		patience := r.host.election() * leaderlessElections
 		if !since.IsZero() {
 			patience -= time.Since(since)
 			if patience <= 0 {
@@ -103,9 +103,4 @@ func (r *Replica) AwaitRecovered(ctx context.Context) error {
 		}
 		alone.Stop()
 	}
-}
-
-// electionTimeout is how long a replica waits for its leader at the least.
-func (h *Host) electionTimeout() time.Duration {
-	return h.cfg.Tick * time.Duration(h.cfg.ElectionTicks)
 }

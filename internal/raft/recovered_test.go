@@ -101,7 +101,7 @@ func TestReplicaWithoutLeaderIsPatient(t *testing.T) {
 		f.r.leaderless = time.Now()
 		f.r.mu.Unlock()
 		began := time.Now()
-		patience := leaderlessElections * f.host.electionTimeout()
+		patience := leaderlessElections * f.host.election()
 		short, cancel := context.WithTimeout(t.Context(), patience-time.Millisecond)
 		defer cancel()
 		if err := f.r.AwaitRecovered(short); !errors.Is(err, context.DeadlineExceeded) {
