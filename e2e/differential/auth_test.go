@@ -39,16 +39,23 @@ var (
 // kinds with and without rights, on a real etcd and on Latchkey and compares all
 // that they answer.
 func TestAuthDifferential(t *testing.T) {
-	runAuthDifferential(t, int(setting(t, shardsVariable, 1)), setting(t, opsVariable, 2*defaultAuthOps)/2)
+	runAuthDifferential(t, func() *layout { return layoutOf(t, 1) })
 }
 
 // TestAuthDifferentialShards is TestAuthDifferential with several shards.
 func TestAuthDifferentialShards(t *testing.T) {
-	runAuthDifferential(t, int(setting(t, shardsVariable, defaultShards)), setting(t, opsVariable, 2*defaultAuthOps)/2)
+	runAuthDifferential(t, func() *layout { return layoutOf(t, defaultShards) })
 }
 
-func runAuthDifferential(t *testing.T, shards int, ops uint64) {
+// TestAuthDifferentialWideShards is TestAuthDifferential with several shards and writes over
+// them.
+func TestAuthDifferentialWideShards(t *testing.T) {
+	runAuthDifferential(t, func() *layout { return wideLayout(defaultShards) })
+}
+
+func runAuthDifferential(t *testing.T, layouts func() *layout) {
 	t.Helper()
+	ops := setting(t, opsVariable, 2*defaultAuthOps) / 2
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte(strings.Repeat("secret", 10)), 0o600); err != nil {
 		t.Fatal(err)
@@ -59,7 +66,7 @@ func runAuthDifferential(t *testing.T, shards int, ops uint64) {
 		t.Run(name, func(t *testing.T) {
 			seed := diffSeed(t)
 			reference := startEtcd(t, "etcd", func(c *embed.Config) { c.AuthToken, c.BcryptCost = tokens, 4 })
-			other := startShards(t, newLayout(shards), seed, "--auth-token", tokens, "--bcrypt-cost", "4")
+			other := startShards(t, layouts(), seed, "--auth-token", tokens, "--bcrypt-cost", "4")
 			d := &authDiffer{differ: newDiffer(t, reference, other, seed), passwords: make(map[string]string)}
 			d.replay = replayOf(t, other, seed, 2*ops)
 			t.Logf("seed %d, %d operations; to run it again: %s", seed, ops, d.replay)

@@ -16,12 +16,23 @@ const (
 	opsVariable    = "LATCHKEY_DIFF_OPS"
 	seedVariable   = "LATCHKEY_DIFF_SEED"
 	shardsVariable = "LATCHKEY_DIFF_SHARDS"
-	defaultOps     = 6000
+	// wideVariable is 1 where writes over several shards are to be carried out.
+	wideVariable = "LATCHKEY_DIFF_WIDE"
+	defaultOps   = 6000
 	// shardsOps is the default length with several shards, of which there are
 	// defaultShards.
 	shardsOps     = 4000
 	defaultShards = 4
+	manyShards    = 8
 )
+
+// layoutOf returns the layout that the environment asks for, of n shards if it does not say.
+func layoutOf(t *testing.T, n uint64) *layout {
+	t.Helper()
+	l := newLayout(int(setting(t, shardsVariable, n)))
+	l.writesWide = setting(t, wideVariable, 0) == 1
+	return l
+}
 
 // setting returns a number of the environment.
 func setting(t *testing.T, name string, otherwise uint64) uint64 {
@@ -42,8 +53,7 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 func TestDifferential(t *testing.T) {
 	t.Parallel()
 	seed := diffSeed(t)
-	shards := newLayout(int(setting(t, shardsVariable, 1)))
-	runDifferential(t, startEtcd(t, "etcd"), startShards(t, shards, seed), seed, setting(t, opsVariable, defaultOps))
+	runDifferential(t, startEtcd(t, "etcd"), startShards(t, layoutOf(t, 1), seed), seed, setting(t, opsVariable, defaultOps))
 }
 
 // TestDifferentialShards is TestDifferential with several shards, always as short. A run
@@ -52,6 +62,17 @@ func TestDifferentialShards(t *testing.T) {
 	t.Parallel()
 	seed := diffSeed(t)
 	runDifferential(t, startEtcd(t, "etcd"), startShards(t, newLayout(defaultShards), seed), seed, shardsOps)
+}
+
+// TestDifferentialWideShards is TestDifferential with several shards and writes over them, always as short.
+func TestDifferentialWideShards(t *testing.T) {
+	for _, n := range []int{defaultShards, manyShards} {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			t.Parallel()
+			seed := diffSeed(t)
+			runDifferential(t, startEtcd(t, "etcd"), startShards(t, wideLayout(n), seed), seed, shardsOps)
+		})
+	}
 }
 
 func diffSeed(t *testing.T) uint64 {
@@ -85,12 +106,17 @@ func runDifferential(t *testing.T, reference, other *server, seed, ops uint64) {
 // replayOf is the command that runs a sequence again.
 func replayOf(t *testing.T, other *server, seed, ops uint64) string {
 	t.Helper()
-	shards := 1
+	shards, wide := 1, 0
 	if other.order != nil {
 		shards = len(other.order.layout.shards)
+		if other.order.layout.writesWide {
+			wide = 1
+		}
 	}
-	return fmt.Sprintf("%s=%d %s=%d %s=%d go test ./e2e/differential -run '^%s$'",
-		shardsVariable, shards, seedVariable, seed, opsVariable, ops, strings.TrimSuffix(t.Name(), "Shards"))
+	name, _, _ := strings.Cut(t.Name(), "/")
+	name = strings.TrimSuffix(strings.TrimSuffix(name, "Shards"), "Wide")
+	return fmt.Sprintf("%s=%d %s=%d %s=%d %s=%d go test ./e2e/differential -run '^%s$'",
+		shardsVariable, shards, wideVariable, wide, seedVariable, seed, opsVariable, ops, name)
 }
 
 // requiredKinds and requiredErrors must occur in every run of the default length.

@@ -273,7 +273,7 @@ func (g *generator) putRequest() *pb.PutRequest {
 
 func (g *generator) deleteRequest() *pb.DeleteRangeRequest {
 	r := &pb.DeleteRangeRequest{Key: g.key(), PrevKv: g.one(2)}
-	if g.one(6) {
+	if g.one(6) || g.layout.writesWide && g.one(4) {
 		r.RangeEnd = g.rangeEnd(r.Key)
 	}
 	return r
@@ -329,11 +329,14 @@ func (g *generator) comparedRevision() int64 {
 }
 
 // transaction returns a transaction of a few levels, mostly one that needs no more
-// than a shard.
+// than a shard where writes over several are refused.
 func (g *generator) transaction() *pb.TxnRequest {
 	const depth = 3
 	readOnly := g.one(5)
 	wide := g.one(10) || readOnly && g.one(2)
+	if g.layout.writesWide {
+		wide = !g.one(5)
+	}
 	if len(g.layout.splits) > 0 && !wide {
 		g.home = g.IntN(len(g.layout.shards))
 		defer func() { g.home = -1 }()

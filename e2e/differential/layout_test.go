@@ -25,21 +25,25 @@ type layout struct {
 	splits [][]byte
 	// shards are the keys of each shard, sorted.
 	shards [][][]byte
+	// writesWide says that writes over several shards are carried out.
+	writesWide bool
 
 	// puts counts the puts that happened in each shard; ranges and watches what was
-	// asked for, crossing what of that was about several shards, and refused the
-	// writes over several shards, by kind.
+	// asked for, and crossing what of that was about several shards. Of writes over
+	// several shards, by kind, refused counts those that were refused for it, accepted
+	// those that were not, and changed the ones that changed keys of several shards.
 	puts                     []int
 	ranges, crossingRanges   int
 	watches, crossingWatches int
-	refused                  map[string]int
+	refused, accepted        map[string]int
+	changed                  int
 }
 
 // newLayout divides the keys evenly among n shards. Beyond a few shards there are
 // more of them, so that each shard still has some.
 func newLayout(n int) *layout {
 	const few = 4
-	l := &layout{pool: slices.Clone(keyPool), refused: map[string]int{}, puts: make([]int, n)}
+	l := &layout{pool: slices.Clone(keyPool), refused: map[string]int{}, accepted: map[string]int{}, puts: make([]int, n)}
 	if n > few {
 		for _, key := range keyPool {
 			l.pool = append(l.pool, append(slices.Clone(key), "\x00x"...), append(slices.Clone(key), "/w"...))
@@ -55,6 +59,25 @@ func newLayout(n int) *layout {
 		}
 	}
 	return l
+}
+
+// wideLayout is newLayout of a server that carries out writes over several shards.
+func wideLayout(n int) *layout {
+	l := newLayout(n)
+	l.writesWide = true
+	return l
+}
+
+// flags returns the flags of a server that divides its keys so.
+func (l *layout) flags() []string {
+	if len(l.splits) == 0 {
+		return nil
+	}
+	flags := []string{harness.SplitsFlag, l.flag()}
+	if l.writesWide {
+		flags = append(flags, harness.WritesOverShards)
+	}
+	return flags
 }
 
 // flag returns the value of --initial-splits.
@@ -83,6 +106,30 @@ func (l *layout) span(shard int) (key, end []byte) {
 		end = l.splits[shard]
 	}
 	return key, end
+}
+
+// everything returns spans of all keys that a write may have.
+func (l *layout) everything() [][2][]byte {
+	if l.writesWide {
+		return [][2][]byte{{{0}, {0}}}
+	}
+	spans := make([][2][]byte, len(l.shards))
+	for i := range spans {
+		spans[i][0], spans[i][1] = l.span(i)
+	}
+	return spans
+}
+
+// threeKeys returns keys that a write may have, in order.
+func (l *layout) threeKeys(g *generator) [][]byte {
+	if !l.writesWide {
+		return pick(g, l.shards)[:3]
+	}
+	three := make([][]byte, 3)
+	for i := range three {
+		three[i] = pick(g, l.shards[i*len(l.shards)/3])
+	}
+	return three
 }
 
 // touched returns the first and the last shard of a range.
@@ -176,12 +223,22 @@ func (l *layout) happened(e *mvccpb.Event) {
 	}
 }
 
+// answered counts the answer to a write over several shards.
+func (l *layout) answered(kind string, a answer) {
+	switch {
+	case refusedForShards(a):
+		l.refused[kind]++
+	case a.err == nil:
+		l.accepted[kind]++
+	}
+}
+
 func (l *layout) print(b *strings.Builder) {
 	if len(l.splits) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "shards: puts %v, %d of %d ranges and %d of %d watches crossed shards, refused: %v\n",
-		l.puts, l.crossingRanges, l.ranges, l.crossingWatches, l.watches, l.refused)
+	fmt.Fprintf(b, "shards: puts %v, %d of %d ranges and %d of %d watches crossed shards, writes accepted: %v, refused: %v; %d changed several\n",
+		l.puts, l.crossingRanges, l.ranges, l.crossingWatches, l.watches, l.accepted, l.refused, l.changed)
 }
 
 // missed fails when the run has been too little about several shards.
@@ -204,10 +261,17 @@ func (l *layout) missed(tb testing.TB) {
 			tb.Errorf("only %d of %d %s crossed shards", n[0], n[1], name)
 		}
 	}
+	expected, other := l.refused, l.accepted
+	if l.writesWide {
+		expected, other = other, expected
+	}
 	for _, kind := range []string{"DeleteRange", "Txn"} {
-		if l.refused[kind] == 0 {
-			tb.Errorf("no %s over several shards was refused", kind)
+		if expected[kind] == 0 || other[kind] != 0 {
+			tb.Errorf("of %s over several shards %d were accepted and %d refused", kind, l.accepted[kind], l.refused[kind])
 		}
+	}
+	if l.writesWide && l.changed*100 < total {
+		tb.Errorf("only %d writes changed keys of several shards", l.changed)
 	}
 }
 

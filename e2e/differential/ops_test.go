@@ -221,7 +221,7 @@ func (d *differ) opLarge() {
 		d.deleteRange(&pb.DeleteRangeRequest{Key: r.GetKey()})
 		return
 	}
-	keys := pick(d.gen, d.gen.layout.shards)[:3]
+	keys := d.gen.layout.threeKeys(d.gen)
 	d.txn(fatTxn(keys))
 	d.txn(fatTxn(keys))
 	d.deleteRange(&pb.DeleteRangeRequest{Key: keys[0], RangeEnd: append(slices.Clone(keys[2]), 0), PrevKv: true})
@@ -531,9 +531,8 @@ func (d *differ) opAlarmed() {
 
 // opClear begins anew with an empty keyspace and without leases.
 func (d *differ) opClear() {
-	for i := range d.gen.layout.shards {
-		key, end := d.gen.layout.span(i)
-		d.deleteRange(&pb.DeleteRangeRequest{Key: key, RangeEnd: end, PrevKv: true})
+	for _, span := range d.gen.layout.everything() {
+		d.deleteRange(&pb.DeleteRangeRequest{Key: span[0], RangeEnd: span[1], PrevKv: true})
 	}
 	for _, id := range slices.Clone(d.gen.living) {
 		d.revoke(id)

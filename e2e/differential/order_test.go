@@ -37,6 +37,10 @@ type order struct {
 // reference calls one.
 type change struct{ rev, reference int64 }
 
+// endsWhole says that the end of a lease with keys on several shards is one revision. Where
+// it is not, it is one for each of the shards.
+const endsWhole = false
+
 // farOff is added to what is to be in the future; startsFar is a revision that no
 // run comes to.
 const (
@@ -272,16 +276,20 @@ func mayLag(msg proto.Message) bool {
 // returns what can't be.
 func (o *order) learn(r int64, events []*mvccpb.Event, ends bool) string {
 	rev, shards := o.shown, make(map[int]bool)
+	whole := o.layout.writesWide && (endsWhole || !ends)
 	for _, e := range events {
 		at, shard := e.GetKv().GetModRevision(), o.layout.shardOf(e.GetKv().GetKey())
 		switch {
 		case at < rev || at == rev && len(o.wrote) == 0:
 			return fmt.Sprintf("revision %d follows revision %d", at, rev)
+		case at == rev && whole:
+			shards[shard] = true
+			continue
 		case at == rev && !shards[shard]:
 			return fmt.Sprintf("revision %d changed keys of several shards", at)
 		case at == rev:
 			continue
-		case len(o.wrote) > 0 && (!ends || e.GetType() != mvccpb.Event_DELETE):
+		case len(o.wrote) > 0 && (whole || !ends || e.GetType() != mvccpb.Event_DELETE):
 			return fmt.Sprintf("one change has revisions %d and %d", o.wrote[0], at)
 		case shards[shard]:
 			return fmt.Sprintf("one change has several revisions in shard %d, the last is %d", shard, at)
@@ -289,6 +297,9 @@ func (o *order) learn(r int64, events []*mvccpb.Event, ends bool) string {
 		rev, shards[shard] = at, true
 		o.wrote = append(o.wrote, at)
 		o.changes = append(o.changes, change{at, r})
+	}
+	if whole && len(shards) > 1 {
+		o.layout.changed++
 	}
 	return ""
 }
@@ -370,6 +381,22 @@ func TestOrder(t *testing.T) {
 		o.shown = 10
 		if text := o.learn(2, tt.events, tt.ends); (text == "") != tt.ok {
 			t.Errorf("%s: %q", name, text)
+		}
+	}
+	for name, tt := range map[string]struct {
+		events []*mvccpb.Event
+		ends   bool
+		ok     bool
+	}{
+		"two shards in one revision": {[]*mvccpb.Event{put(15, 0), put(15, 1), put(15, 0)}, false, true},
+		"two revisions":              {[]*mvccpb.Event{deleted(15, 0), deleted(16, 1)}, false, false},
+		"a revision that was shown":  {[]*mvccpb.Event{put(10, 0), put(10, 1)}, false, false},
+		"the end of a lease":         {[]*mvccpb.Event{deleted(15, 2), deleted(16, 1)}, true, !endsWhole},
+	} {
+		o := newOrder(wideLayout(4), 1, 1, 1)
+		o.shown = 10
+		if text := o.learn(2, tt.events, tt.ends); (text == "") != tt.ok {
+			t.Errorf("where writes go over shards, %s: %q", name, text)
 		}
 	}
 	// Reference: 1 2 3 3 4; here:

@@ -173,17 +173,23 @@ func (d *differ) exchange(kind string, req proto.Message, rpc func(context.Conte
 	return answers[0]
 }
 
-// send sends a request to both servers. A write over several shards must be refused
-// by the one that has them, and is then spared the other: ok is false.
+// send sends a request to both servers. Where writes over several shards are not carried
+// out, such a one must be refused by the server that has them, and is then spared the
+// other: ok is false.
 func (d *differ) send(kind string, req proto.Message, rpc func(*server) answer) (answers [2]answer, ok bool) {
 	d.t.Helper()
 	d.gen.layout.asked(req)
-	if !d.gen.layout.wide(req) {
-		return d.both(rpc), true
+	wide := d.gen.layout.wide(req)
+	if !wide || d.gen.layout.writesWide {
+		answers = d.both(rpc)
+		if wide {
+			d.gen.layout.answered(kind, answers[1])
+		}
+		return answers, true
 	}
 	answers[1] = rpc(d.servers[1])
+	d.gen.layout.answered(kind, answers[1])
 	if refusedForShards(answers[1]) {
-		d.gen.layout.refused[kind]++
 		return [2]answer{answers[1], answers[1]}, false
 	}
 	if answers[1].err == nil {

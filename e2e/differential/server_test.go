@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/latchkey-db/latchkey/e2e/harness"
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/node"
 )
@@ -141,11 +140,10 @@ func startLatchkey(t *testing.T, flags ...string) *server {
 // startShards runs a Latchkey that divides the keys of a layout among shards.
 func startShards(t *testing.T, l *layout, seed uint64, flags ...string) *server {
 	t.Helper()
-	if len(l.splits) == 0 {
-		return startLatchkey(t, flags...)
+	s := startLatchkey(t, append(l.flags(), flags...)...)
+	if len(l.splits) > 0 {
+		s.order = newOrder(l, seed, 1, 1)
 	}
-	s := startLatchkey(t, append([]string{harness.SplitsFlag, l.flag()}, flags...)...)
-	s.order = newOrder(l, seed, 1, 1)
 	return s
 }
 

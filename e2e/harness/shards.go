@@ -21,6 +21,9 @@ func Follows(rev, after int64) bool { return rev == after+1 || FourShards() && r
 // SplitsFlag is the flag of a server that divides its keys among shards.
 const SplitsFlag = "--initial-splits"
 
+// WritesOverShards is the flag of a server that carries out writes over several shards.
+const WritesOverShards = "--feature-gates=WritesOverShards=true"
+
 // FourShards says that servers have four data shards: revisions may have gaps, and
 // leases end at one revision for each shard.
 func FourShards() bool { return os.Getenv(fourShardsVariable) == "4" }
