@@ -136,7 +136,7 @@ func (r *Router) DeleteRange(ctx context.Context, req *pb.DeleteRangeRequest) (*
 	if err != nil {
 		return nil, r.refusal(ctx, check, err)
 	}
-	if resp, done, err := r.unchangedDelete(ctx, d, req, check); done {
+	if resp, done, err := r.unchangedDelete(ctx, req, check); done {
 		return resp, err
 	}
 	a, err := r.access(ctx)
@@ -152,7 +152,7 @@ func (r *Router) DeleteRange(ctx context.Context, req *pb.DeleteRangeRequest) (*
 // Txn runs a transaction.
 func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnResponse, err error) {
 	check := func(a access) error { return a.users.Txn(a.id, req) }
-	if reads, serializable := readOnly(req); reads {
+	if reads, serializable := readOnly(req); reads || !writes(req) {
 		return r.readTxn(ctx, req, fresh{serializable: serializable}, check)
 	}
 	d, err := r.txnShard(req)
@@ -169,7 +169,7 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 		}
 		return r.mayUse(ctx, a, d, leases...)
 	}
-	if resp, done, err := r.unchangedTxn(ctx, d, req, checkAll); done {
+	if resp, done, err := r.unchangedTxn(ctx, req, checkAll, comparesIn(d)); done {
 		return resp, err
 	}
 	a, err := r.access(ctx)
@@ -182,17 +182,14 @@ func (r *Router) Txn(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnRespo
 	return write[*pb.TxnResponse](ctx, r, d, a.command(shard.KindTxn, req, leases...))
 }
 
-// readTxn answers a transaction that only reads.
-func (r *Router) readTxn(ctx context.Context, req *pb.TxnRequest, f fresh, check func(access) error) (*pb.TxnResponse, error) {
-	return r.viewTxn(ctx, req, f, check, (*view).txn)
-}
-
-// viewTxn has answer answer a transaction that changes nothing, from a view of the keys that it
-// names.
-func (r *Router) viewTxn(
+// readTxn answers a transaction that names no key to write.
+func (r *Router) readTxn(
 	ctx context.Context, req *pb.TxnRequest, f fresh, check func(access) error,
-	answer func(*view, context.Context, *pb.TxnRequest) (*pb.TxnResponse, error),
 ) (resp *pb.TxnResponse, err error) {
+	answer := (*view).txn
+	if reads, _ := readOnly(req); !reads {
+		answer = (*view).lookOnly
+	}
 	var spans []keys.Span
 	mvcc.EachSpan(req, func(s keys.Span, _ bool) bool {
 		spans = append(spans, s)
@@ -231,6 +228,11 @@ func (r *Router) txnShard(req *pb.TxnRequest) (d *shard.Data, err error) {
 		return r.span(keys.Point([]byte{0}))
 	}
 	return d, err
+}
+
+// writes reports whether a transaction names keys to write.
+func writes(req *pb.TxnRequest) bool {
+	return !mvcc.EachSpan(req, func(s keys.Span, write bool) bool { return !write || s.Empty() })
 }
 
 // readOnly reports whether the transaction, with those nested in it, only reads, and

@@ -25,6 +25,8 @@ type look struct {
 	missing map[int64]bool
 	// rev is the transaction's revision, or one above all that exist while it is not known.
 	rev int64
+	// newest is the newest revision that the transaction can read at, 0 before it is known.
+	newest int64
 	// lowest and highest are those that the transaction reads at, 0 if it names none.
 	lowest, highest int64
 	// own are the keys that the transaction has changed so far, nil for one that it deleted.
@@ -70,8 +72,8 @@ func (k *look) plan(req *pb.TxnRequest) (p plan, err error) {
 	return p, nil
 }
 
-// check returns the error for which a transaction on path p is rejected, and takes note of the
-// revisions that it reads at.
+// check returns the error for which a transaction on path p is rejected, that of the first
+// operation that has one, and takes note of the revisions that it reads at.
 func (k *look) check(p *plan) error {
 	nested := p.nested
 	for _, op := range p.ops {
@@ -96,9 +98,15 @@ func (k *look) check(p *plan) error {
 }
 
 func (k *look) checkRange(req *pb.RangeRequest) error {
-	switch {
-	case req.Revision == 0:
+	if req.Revision == 0 {
 		return nil
+	}
+	if err := k.learnNewest(); err != nil {
+		return err
+	}
+	switch {
+	case req.Revision > k.newest:
+		return mvcc.ErrFutureRev
 	case req.Revision < k.l.compacted:
 		return mvcc.ErrCompacted // a negative one does not mean the newest here
 	case k.lowest == 0 || req.Revision < k.lowest:
@@ -106,6 +114,19 @@ func (k *look) checkRange(req *pb.RangeRequest) error {
 	}
 	k.highest = max(k.highest, req.Revision)
 	return nil
+}
+
+// learnNewest asks which revisions there are to read at. What is held does not change before the
+// transaction is decided, so that it is rejected as of the moment of the answer.
+func (k *look) learnNewest() error {
+	if k.newest != 0 {
+		return nil
+	}
+	now, err := k.l.r.newestNumber(k.ctx)
+	if err == nil {
+		k.newest, k.l.compacted = now.Newest, max(k.l.compacted, now.Compacted)
+	}
+	return err
 }
 
 func (k *look) checkPut(req *pb.PutRequest) error {
@@ -347,15 +368,13 @@ func (l *view) look(ctx context.Context, req *pb.TxnRequest, missing map[int64]b
 func (l *view) lookOnly(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
 	rev := l.rev
 	k := l.startLook(ctx, rev+1)
+	k.newest = rev
 	p, err := k.plan(req)
 	if err != nil {
 		return nil, err
 	}
 	if err := k.check(&p); err != nil {
 		return nil, err
-	}
-	if k.highest > rev {
-		return nil, mvcc.ErrFutureRev
 	}
 	resp, err := k.run(&p)
 	if err == nil {

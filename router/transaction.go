@@ -93,26 +93,31 @@ func (r *Router) bootNumber(ctx context.Context) (uint64, error) {
 // how.
 func (r *Router) writesWide() bool { return r.wideWrites && r.system.State().CommitsWide() }
 
-// wideTxn runs a transaction over several shards.
+// wideTxn runs a transaction over several shards, which names keys to write.
 func (r *Router) wideTxn(ctx context.Context, req *pb.TxnRequest, check func(access) error) (*pb.TxnResponse, error) {
-	a, err := r.access(ctx)
+	t, err := r.newWide(req)
 	if err != nil {
 		return nil, err
 	}
-	if err := check(a); err != nil {
-		return nil, err
-	}
-	t, err := r.newWide(req, a)
-	switch {
-	case err != nil:
-		return nil, err
-	case t.home == nil:
-		return r.viewTxn(ctx, req, fresh{}, check, (*view).lookOnly)
-	}
-	for _, p := range t.participants {
-		if err := r.mayUse(ctx, a, p.d, p.leases...); err != nil {
-			return nil, err
+	checkAll := func(a access) error {
+		if err := check(a); err != nil {
+			return err
 		}
+		for _, p := range t.participants {
+			if err := r.mayUse(ctx, a, p.d, p.leases...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if resp, done, err := r.unchangedTxn(ctx, req, checkAll, t.compares); done {
+		return resp, err
+	}
+	if t.access, err = r.access(ctx); err != nil {
+		return nil, err
+	}
+	if err := checkAll(t.access); err != nil {
+		return nil, err
 	}
 	resp, err := carryOut(ctx, &t.coordinated, t.attempt)
 	if err != nil {
@@ -126,6 +131,9 @@ func (r *Router) wideTxn(ctx context.Context, req *pb.TxnRequest, check func(acc
 func (r *Router) wideDelete(
 	ctx context.Context, req *pb.DeleteRangeRequest, check func(access) error,
 ) (*pb.DeleteRangeResponse, error) {
+	if resp, done, err := r.unchangedDelete(ctx, req, check); done {
+		return resp, err
+	}
 	resp, err := r.wideTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{
 		{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: req}},
 	}}, check)
@@ -178,8 +186,8 @@ type participant struct {
 }
 
 // newWide sorts what a transaction names by shards.
-func (r *Router) newWide(req *pb.TxnRequest, a access) (*wide, error) {
-	t := &wide{coordinated: coordinated{r: r, access: a}, req: req}
+func (r *Router) newWide(req *pb.TxnRequest) (*wide, error) {
+	t := &wide{coordinated: coordinated{r: r}, req: req}
 	var failed error
 	mvcc.EachSpan(req, func(s keys.Span, write bool) bool {
 		if s.Empty() {
