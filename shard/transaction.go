@@ -204,7 +204,11 @@ func (d *Data) awaitSettled(ctx context.Context, ready func() bool) error {
 // Finish makes the changes of transactions that are committed. It may be repeated. Errors are
 // those of Replica.Propose.
 func (d *Data) Finish(ctx context.Context, list []commit.Finish) error {
-	_, err := d.replica.Propose(ctx, raft.Kind(kindFinish), commit.AppendFinishes(nil, list))
+	p := raft.Proposal{Kind: raft.Kind(kindFinish), Payload: commit.AppendFinishes(nil, list)}
+	for _, f := range list {
+		p.Follows = max(p.Follows, f.Rev)
+	}
+	_, err := d.replica.Submit(ctx, p)
 	return err
 }
 

@@ -15,6 +15,9 @@ type Proposal struct {
 	// Numbers is how many of the oracle's numbers the command needs, 0 for one that
 	// has no place in the order of revisions. They follow each other.
 	Numbers int
+	// Follows is the number behind which a command without numbers has its place in the log: of
+	// those that have theirs at this leader lower ones go first. 0 is for any place.
+	Follows int64
 	// Writes are the keys that a command with numbers may write.
 	Writes Writes
 	// ID names the command if it comes from another node; else it is the zero id and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/lni/dragonboat/v4"
@@ -12,7 +13,8 @@ import (
 // The proposer turns the calls that wait into Raft entries.
 //
 //  1. Take what waits and needs no number, and the groups that have theirs
-//     (numbers.go), up to maxBatchCommands and maxBatchBytes.
+//     (numbers.go), up to maxBatchCommands and maxBatchBytes. A command that follows a
+//     number goes behind the groups of lower ones.
 //  2. Give the batch the term's next number and enter it into flight.
 //  3. Hand it to dragonboat.
 //  4. The state machine settles it when it has applied; a later batch of the
@@ -40,7 +42,7 @@ const (
 type flight struct {
 	term   uint64
 	number uint64
-	// calls are those without numbers, then those of the groups.
+	// calls are in the order of the log: those without numbers, and those of the groups.
 	calls  []*call
 	groups []*group
 	// applied is dragonboat's word on the entry; nil once it was read, or when it
@@ -198,21 +200,40 @@ func (r *room) take(calls ...*call) bool {
 func (r *Replica) takeLocked(term uint64) *flight {
 	f := &flight{term: term}
 	var room room
-	plain := 0
-	for plain < len(r.queue) && room.take(r.queue[plain]) {
-		plain++
-	}
-	f.calls = append(f.calls, r.queue[:plain]...)
-	rest := copy(r.queue, r.queue[plain:])
-	clear(r.queue[rest:])
-	r.queue = r.queue[:rest]
+	r.takePlainLocked(f, &room)
 	for len(r.ready) > 0 && room.take(r.ready[0].calls...) {
 		f.groups = append(f.groups, r.ready[0])
 		f.calls = append(f.calls, r.ready[0].calls...)
 		r.ready = r.ready[1:]
+		r.takePlainLocked(f, &room)
 	}
 	r.sending = f
 	return f
+}
+
+// takePlainLocked takes what waits without a number and follows none of the groups that are still
+// ready. What it follows has its place in the log by then: lower numbers are not used any
+// more. r.mu must be held.
+func (r *Replica) takePlainLocked(f *flight, room *room) {
+	next := int64(math.MaxInt64)
+	if len(r.ready) > 0 {
+		next = r.ready[0].first
+	}
+	kept := r.queue[:0]
+	for i, c := range r.queue {
+		if c.Follows >= next {
+			kept = append(kept, c)
+			continue
+		}
+		if !room.take(c) {
+			kept = append(kept, r.queue[i:]...)
+			break
+		}
+		f.calls = append(f.calls, c)
+		r.used = max(r.used, c.Follows)
+	}
+	clear(r.queue[len(kept):])
+	r.queue = kept
 }
 
 // needsSuccessorLocked reports whether the newest batch of the term is in doubt.
