@@ -67,9 +67,9 @@ var (
 	errNoSession     = precondition("latchkey: there is no such session")
 )
 
-// severalShards is what a write over several shards is told. Behind it comes where they are
-// divided.
-const severalShards = "latchkey: the keys of the request lie on several shards, and writes over several shards are not implemented"
+// severalShards is what a write over several shards is told that this node does not carry out. Behind
+// it comes where they are divided.
+const severalShards = "latchkey: the keys of the request lie on several shards, and writes over several shards are switched off, or not known to all nodes yet"
 
 // Reasons of a created answer that refuses the watch. They travel inside the
 // stream, as text.

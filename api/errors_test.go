@@ -63,11 +63,11 @@ func TestToStatus(t *testing.T) {
 		{router.ErrOutdated, codes.InvalidArgument, "etcdserver: revision of auth store is old"},
 		{
 			router.ErrSeveralShards, codes.Unimplemented,
-			"latchkey: the keys of the request lie on several shards, and writes over several shards are not implemented",
+			"latchkey: the keys of the request lie on several shards, and writes over several shards are switched off, or not known to all nodes yet",
 		},
 		{
 			&router.WideError{}, codes.Unimplemented,
-			"latchkey: the keys of the request lie on several shards, and writes over several shards are not implemented: " +
+			"latchkey: the keys of the request lie on several shards, and writes over several shards are switched off, or not known to all nodes yet: " +
 				`the keys from "" on are divided at ""`,
 		},
 		{lock.ErrNotLeader, codes.Unknown, "election: not leader"},

@@ -74,8 +74,8 @@ func (l *layout) flags() []string {
 		return nil
 	}
 	flags := []string{harness.SplitsFlag, l.flag()}
-	if l.writesWide {
-		flags = append(flags, harness.WritesOverShards)
+	if !l.writesWide {
+		flags = append(flags, harness.NoWritesOverShards)
 	}
 	return flags
 }

@@ -21,11 +21,14 @@ func Follows(rev, after int64) bool { return rev == after+1 || FourShards() && r
 // SplitsFlag is the flag of a server that divides its keys among shards.
 const SplitsFlag = "--initial-splits"
 
-// WritesOverShards is the flag of a server that carries out writes over several shards.
-const WritesOverShards = "--feature-gates=WritesOverShards=true"
+// WritesOverShards is the flag of a server that carries out writes over several shards, and
+// NoWritesOverShards of one that refuses them.
+const (
+	WritesOverShards   = "--feature-gates=WritesOverShards=true"
+	NoWritesOverShards = "--feature-gates=WritesOverShards=false"
+)
 
-// FourShards says that servers have four data shards: revisions may have gaps, and
-// leases end at one revision for each shard.
+// FourShards says that servers have four data shards: revisions may have gaps.
 func FourShards() bool { return os.Getenv(fourShardsVariable) == "4" }
 
 // otherSplits are the splits of tests that cuts does not name: before most locks,
@@ -190,4 +193,4 @@ func RunOnFourShards(t *testing.T, folder string, processes int, more ...string)
 
 // OverShards is how the refusal of a write over several shards begins. Behind it comes where
 // the shards are divided.
-const OverShards = "latchkey: the keys of the request lie on several shards, and writes over several shards are not implemented"
+const OverShards = "latchkey: the keys of the request lie on several shards, and writes over several shards are switched off, or not known to all nodes yet"

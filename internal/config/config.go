@@ -88,7 +88,8 @@ type Config struct {
 	CompactionPeriod    time.Duration
 	CompactionRevisions int64
 
-	// WritesOverShards has writes whose keys lie on several shards be carried out.
+	// WritesOverShards has writes whose keys lie on several shards be carried out, as they are unless it is
+	// switched off.
 	WritesOverShards bool
 
 	// CorruptCheckTime is the time between two comparisons of the replicas, 0 for none.

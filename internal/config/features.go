@@ -28,7 +28,7 @@ func (c *Config) features() map[string]feature {
 	return map[string]feature{
 		"InitialCorruptCheck":          {on: &c.InitialCorruptCheck, group: allAlpha},
 		"CompactHashCheck":             {on: &c.CompactHashCheck, group: allAlpha},
-		"WritesOverShards":             {on: &c.WritesOverShards, group: allAlpha},
+		"WritesOverShards":             {on: &c.WritesOverShards, normal: true, group: allBeta},
 		"StopGRPCServiceOnDefrag":      {group: allAlpha},
 		"LeaseCheckpoint":              {group: allAlpha},
 		"LeaseCheckpointPersist":       {group: allAlpha},
@@ -62,6 +62,9 @@ func (c *Config) finishFeatures() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(features)) {
 		f := features[name]
+		if f.on != nil {
+			*f.on = f.normal
+		}
 		on, made := gates[name]
 		if !made {
 			on, made = gates[f.group]

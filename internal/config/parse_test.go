@@ -53,6 +53,7 @@ func TestDefaults(t *testing.T) {
 		PingInterval:         2 * time.Hour,
 		PingTimeout:          20 * time.Second,
 		CompactionMode:       PeriodicCompaction,
+		WritesOverShards:     true,
 		CompactHashCheckTime: time.Minute,
 		AuthToken:            "simple",
 		AuthTokenTTL:         5 * time.Minute,
