@@ -104,7 +104,7 @@ func (r *Router) LeaseRevoke(ctx context.Context, req *pb.LeaseRevokeRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	if d.Shape().Ordered && r.writesWide() {
+	if d.Shape().Ordered && r.EndsTogether() {
 		resp, err := r.revokeTogether(ctx, a, d, req.ID)
 		if errors.Is(err, lease.ErrEnding) {
 			// It has expired, and was there first.

@@ -52,8 +52,9 @@ func (r *Router) End(ctx context.Context, home uint64, ref lease.Ref) error {
 	return err
 }
 
-// Wide reports whether all nodes know transactions over several shards.
-func (r *Router) Wide() bool { return r.writesWide() }
+// EndsTogether reports whether leases with keys on several shards end in transactions: all nodes must
+// know how.
+func (r *Router) EndsTogether() bool { return r.wideWrites && r.system.State().EndsTogether() }
 
 // endTogether ends a lease in a transaction and returns its revision.
 func (r *Router) endTogether(ctx context.Context, a access, home *shard.Data, end commit.End) (int64, error) {

@@ -26,8 +26,9 @@ type OtherShards interface {
 	Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error)
 	// Drop has a shard delete its keys of leases whose end is decided.
 	Drop(ctx context.Context, shardID uint64, ended []lease.Ref) error
-	// Wide reports whether all nodes know transactions over several shards.
-	Wide() bool
+	// EndsTogether reports whether leases with keys on several shards end in transactions, as End does
+	// it.
+	EndsTogether() bool
 	// End ends a lease with keys on several shards whose end its home has decided, in one
 	// transaction, unless it has ended.
 	End(ctx context.Context, home uint64, ref lease.Ref) error

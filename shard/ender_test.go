@@ -45,7 +45,7 @@ func (deadShards) Settled(context.Context, uint64, commit.ID) (commit.Outcome, e
 
 func (deadShards) Open(context.Context, commit.ID) bool { return false }
 
-func (deadShards) Wide() bool { return false }
+func (deadShards) EndsTogether() bool { return false }
 
 func (deadShards) End(context.Context, uint64, lease.Ref) error { return raft.ErrNotLeader }
 

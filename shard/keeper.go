@@ -109,7 +109,7 @@ func (k *keeper) expire(c *lease.Clock) {
 	p := raft.Proposal{Kind: raft.Kind(kindLeaseExpire)}
 	most := maxExpirePerCommand
 	if k.d.Shape().Ordered {
-		if others := k.d.others.Load(); others != nil && (*others).Wide() {
+		if others := k.d.others.Load(); others != nil && (*others).EndsTogether() {
 			p.Kind = raft.Kind(kindLeaseEnd)
 		}
 		k.mu.Lock()

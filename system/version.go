@@ -19,7 +19,7 @@ import (
 
 const (
 	// Version is the newest cluster version that this program speaks.
-	Version = 3
+	Version = 4
 	// firstVersion is that of a cluster whose nodes have not announced what they speak.
 	firstVersion = 1
 
@@ -27,6 +27,8 @@ const (
 	lowersLimit = 2
 	// commitsWide is the version from which on shards know transactions over several of them.
 	commitsWide = 3
+	// endsTogether is the version from which on leases over several shards end in such transactions.
+	endsTogether = 4
 )
 
 // allows reports whether all nodes know what came with a version. Proposers ask it.
@@ -34,6 +36,9 @@ func (s *State) allows(version uint32) bool { return s.Cluster.Version >= versio
 
 // CommitsWide reports whether all nodes know transactions over several shards.
 func (s *State) CommitsWide() bool { return s.allows(commitsWide) }
+
+// EndsTogether reports whether all nodes know ends of leases over several shards as transactions.
+func (s *State) EndsTogether() bool { return s.allows(endsTogether) }
 
 // checkVersion returns an error if this program does not speak the cluster version.
 func (s *State) checkVersion() error {
