@@ -5,7 +5,9 @@
 //
 // Kinds of work (-work):
 //
-//	put        each client writes keys of its own
+//	put        each client writes keys of its own; with -among n every n-th time -over of them
+//	           in a transaction instead, which is not counted
+//	txn        each client writes -over keys in a transaction, each in another part of the keyspace
 //	get        each client reads one of -keys keys, linearizably
 //	bulk       each client writes -batch keys of its own in a transaction
 //	range      each client reads all of -keys keys in one range, or -limit of them, or
@@ -57,6 +59,8 @@ type options struct {
 	valueSize int
 	batch     int
 	locks     int
+	over      int
+	among     int
 	limit     int64
 	past      bool
 	every     time.Duration
@@ -88,6 +92,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.IntVar(&o.valueSize, "value", 128, "size of a value in `bytes`")
 	f.IntVar(&o.batch, "batch", 100, "`number` of keys in a transaction")
 	f.IntVar(&o.locks, "locks", 1, "`number` of locks that the clients share")
+	f.IntVar(&o.over, "over", 2, "`number` of equal parts of the keyspace over which a transaction's keys lie")
+	f.IntVar(&o.among, "among", 0, "`number` of writes of a client of which one is a transaction, 0 for none")
 	f.Int64Var(&o.limit, "limit", 0, "`number` of keys that a range asks for, 0 for all")
 	f.BoolVar(&o.past, "past", false, "read at a past revision")
 	f.DurationVar(&o.every, "every", 0, "`time` from one write that is watched to the next, 0 for none")
@@ -104,8 +110,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	if !slices.Contains(stores, o.store) || with != nil && !slices.Contains(with, o.work) {
 		return o, fmt.Errorf("no %s with %q", o.work, o.store)
 	}
-	if min(o.clients, o.conns, o.keys, o.batch, o.locks) < 1 || o.valueSize < 0 || o.limit < 0 || o.duration <= 0 {
-		return o, errors.New("clients, conns, keys, batch, locks and for must be positive")
+	if min(o.clients, o.conns, o.keys, o.batch, o.locks, o.over) < 1 || min(o.valueSize, o.among) < 0 || o.limit < 0 || o.duration <= 0 {
+		return o, errors.New("clients, conns, keys, batch, locks, over and for must be positive")
 	}
 	return o, nil
 }

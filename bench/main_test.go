@@ -18,7 +18,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, args := range [][]string{{"-work", "sleep"}, {"-clients", "0"}, {"-locks", "0"}, {"-batch", "0"}, {"-limit", "-1"}, {"-for", "0s"}} {
+	for _, args := range [][]string{{"-work", "sleep"}, {"-clients", "0"}, {"-locks", "0"}, {"-batch", "0"}, {"-limit", "-1"}, {"-for", "0s"}, {"-over", "0"}, {"-among", "-1"}} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("parsed %q", args)
 		}
@@ -111,5 +111,20 @@ func TestFanCountsItsOwnEvents(t *testing.T) {
 	}
 	if err := f.count(time.Now(), []*clientv3.Event{{Kv: &mvccpb.KeyValue{Key: []byte("mine"), Value: []byte("x")}}}, m); err == nil {
 		t.Error("an event without a time is no error")
+	}
+}
+
+// The keys of a transaction lie on as many shards as it asks for.
+func TestKeysLieApart(t *testing.T) {
+	for _, over := range []int{2, 4} {
+		for i := range 300 {
+			shards := make(map[byte]bool)
+			for j := range over {
+				shards[place(apart(i, j, over))/(places/4)] = true
+			}
+			if place(apart(i, 0, over)) != place(i) || len(shards) != over {
+				t.Errorf("client %d writes to %d of 4 shards, expected %d", i, len(shards), over)
+			}
+		}
 	}
 }

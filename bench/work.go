@@ -24,6 +24,7 @@ var works = map[string]prepare{
 	"put":       put,
 	"get":       get,
 	"bulk":      bulk,
+	"txn":       txn,
 	"range":     scan,
 	"lock":      lock,
 	"handoff":   handoff,
@@ -48,7 +49,19 @@ func naming() (name func(i int, rest string) string, err error) {
 	if _, err := rand.Read(run[:]); err != nil {
 		return nil, err
 	}
-	return func(i int, rest string) string { return fmt.Sprintf("bench/%02x/%x/%s", byte(i*157), run, rest) }, nil
+	return func(i int, rest string) string { return fmt.Sprintf("bench/%02x/%x/%s", place(i), run, rest) }, nil
+}
+
+// places is how many places there are, and place returns the one of which naming speaks.
+const places = 256
+
+func place(i int) byte { return byte(i * 157) }
+
+// apart returns a number whose place is that of i, moved on by the j-th of n equal parts of all
+// places: with as many shards, or a multiple, n such keys lie on n shards.
+func apart(i, j, n int) int {
+	const inverse = 181 // 157 * 181 = 1 mod 256
+	return (int(place(i)) + j*places/n) * inverse
 }
 
 func value(size int) string {
@@ -67,8 +80,42 @@ func put(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
 	v := value(o.valueSize)
 	return each(o, conns, func(ctx context.Context, i int, c *clientv3.Client, m *meter) error {
 		for n := 0; ctx.Err() == nil; n++ {
+			if o.among > 0 && (n+i)%o.among == 0 {
+				if err := putApart(ctx, o, c, name, i, n); err != nil {
+					return err
+				}
+				continue
+			}
 			start := time.Now()
 			if _, err := c.Put(ctx, name(i, fmt.Sprintf("%d/%d", i, n%1000)), v); err != nil {
+				return err
+			}
+			m.add(start)
+		}
+		return nil
+	}), nil
+}
+
+// putApart writes keys of a client in one transaction, each in another of -over parts.
+func putApart(ctx context.Context, o options, c *clientv3.Client, name func(int, string) string, i, n int) error {
+	v := value(o.valueSize)
+	ops := make([]clientv3.Op, o.over)
+	for j := range ops {
+		ops[j] = clientv3.OpPut(name(apart(i, j, o.over), fmt.Sprintf("apart/%d/%d", i, n%1000)), v)
+	}
+	_, err := c.Txn(ctx).Then(ops...).Commit()
+	return err
+}
+
+func txn(_ context.Context, o options, conns []*clientv3.Client) (work, error) {
+	name, err := naming()
+	if err != nil {
+		return nil, err
+	}
+	return each(o, conns, func(ctx context.Context, i int, c *clientv3.Client, m *meter) error {
+		for n := 0; ctx.Err() == nil; n++ {
+			start := time.Now()
+			if err := putApart(ctx, o, c, name, i, n); err != nil {
 				return err
 			}
 			m.add(start)

@@ -79,7 +79,9 @@ type goal struct {
 	metric          string
 	shards          int
 	toOne, absolute bool
-	must, aim       float64
+	// to is the key of another figure of the same servers, with as many shards, that the ratio is to.
+	to        string
+	must, aim float64
 }
 
 // work returns the flags of bench for a kind of work.
@@ -139,6 +141,7 @@ var figures = []group{
 			{metric: rate, shards: 1, must: 2, aim: 5},
 		}},
 	}},
+	{title: "Three nodes, transactions over shards", nodes: 3, figures: overShards()},
 	{title: "Three nodes, watches", nodes: 3, figures: []figure{
 		{key: "fanout-500", title: "event of a key to 500 watches", work: work("fanout", 500), shards: sixteen, metric: p99},
 		{key: "events-20", title: "event to 20 watches over everything, 200 puts/s", work: work("events", 20, "-every", "5ms"), shards: []int{1, 4, 32}, metric: p50, goals: []goal{
@@ -188,6 +191,31 @@ func byAPI(prefix, where string) (all []figure) {
 				goals: []goal{{metric: rate, shards: 1, must: 3, aim: 6}},
 			})
 		}
+	}
+	return all
+}
+
+// overShards are transactions of puts that lie on two and on four shards, beside single puts on the
+// same servers, and these with such transactions among them.
+func overShards() (all []figure) {
+	shards := []int{1, 4}
+	for _, clients := range []int{1, 64} {
+		key := fmt.Sprintf("apart-put-%d", clients)
+		all = append(all, figure{
+			key: key, title: fmt.Sprintf("put, beside the following, %d clients", clients), work: work("put", clients), shards: shards, metric: p50,
+		})
+		for _, over := range []int{2, 4} {
+			all = append(all, figure{
+				key: fmt.Sprintf("apart-%d-%d", over, clients), title: fmt.Sprintf("transaction over %d shards, %d clients", over, clients),
+				work: work("txn", clients, "-over", strconv.Itoa(over)), shards: shards, metric: p50,
+				goals: []goal{{metric: p50, shards: 4, to: key, must: 2.5, aim: 2}},
+			})
+		}
+		all = append(all, figure{
+			key: fmt.Sprintf("apart-among-%d", clients), title: fmt.Sprintf("put with 5%% transactions over 2 shards among them, %d clients", clients),
+			work: work("put", clients, "-among", "20"), shards: shards, metric: rate,
+			goals: []goal{{metric: rate, shards: 4, to: key, must: 0.8, aim: 0.9}},
+		})
 	}
 	return all
 }

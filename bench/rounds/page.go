@@ -134,7 +134,7 @@ func (p page) goals(b *strings.Builder) {
 		for _, f := range g.figures {
 			for _, v := range f.variants(p.servers) {
 				for _, goal := range f.goals {
-					if v.name() != p.first(f).name() && v.shards == goal.shards {
+					if (goal.to != "" || v.name() != p.first(f).name()) && v.shards == goal.shards {
 						rows.WriteString(p.goal(f, v, goal))
 					}
 				}
@@ -155,7 +155,11 @@ func (p page) goal(f figure, v variant, g goal) string {
 	if g.toOne {
 		base, with = v.undivided(), "one shard"
 	}
-	got := ratio(values, p.report.values(f.key, base.name(), g.metric))
+	figure := f.key
+	if g.to != "" {
+		base, with, figure = v, p.title(g.to), g.to
+	}
+	got := ratio(values, p.report.values(figure, base.name(), g.metric))
 	if g.absolute {
 		with, got = "", median(slices.Collect(maps.Values(values)))
 	}
@@ -168,6 +172,18 @@ func (p page) goal(f figure, v variant, g goal) string {
 		reached = "must"
 	}
 	return fmt.Sprintf("| %s | %s | %s | %s | %s | %v | %v | %s |\n", f.title, v.name(), g.metric, with, ratioText(got), g.must, g.aim, reached)
+}
+
+// title returns the title of a figure that is measured, and else its key.
+func (p page) title(key string) string {
+	for _, g := range p.groups {
+		for _, f := range g.figures {
+			if f.key == key {
+				return f.title
+			}
+		}
+	}
+	return key
 }
 
 // chart returns the chart of a figure's metric.

@@ -121,3 +121,23 @@ func TestWrite(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A figure that is held against another of the same servers, with as many shards, is so also where
+// there is no server but one.
+func TestGoalToAnotherFigure(t *testing.T) {
+	p := measured()
+	p.servers = p.servers[1:]
+	g := &p.groups[0]
+	g.figures = append(g.figures, figure{
+		key: "txn", title: "txn", shards: []int{4}, metric: p50, goals: []goal{{metric: p50, shards: 4, to: "put-1", must: 2.5, aim: 2}},
+	})
+	for round, v := range []float64{5, 11} {
+		p.report.Samples = append(p.report.Samples, sample{
+			Figure: "txn", Server: "latchkey, 4 shards", Round: round, Values: map[string]float64{p50: v},
+		})
+	}
+	want := "| txn | latchkey, 4 shards | p50, ms | put & get | 2.20 | 2.5 | 2 | must |\n"
+	if text := p.markdown(""); !strings.Contains(text, want) {
+		t.Errorf("no %q in\n%s", want, text)
+	}
+}
