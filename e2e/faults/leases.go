@@ -112,7 +112,7 @@ func (l *Leases) present(ctx context.Context, n int, id clientv3.LeaseID, keys [
 	}
 }
 
-// abandon grants a lease and lets it go.
+// abandon grants a lease and lets it go. Its keys go together.
 func (l *Leases) abandon(ctx context.Context, i int) {
 	id, keys, granted, ok := l.begin(ctx, "left", i)
 	if !ok {
@@ -121,15 +121,23 @@ func (l *Leases) abandon(ctx context.Context, i int) {
 	ttl := time.Duration(l.TTL) * time.Second
 	for n := i; ctx.Err() == nil; n++ {
 		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl/2)
-		resp, err := l.clients[n%len(l.clients)].Get(try, keys[n%2])
+		resp, err := l.clients[n%len(l.clients)].Txn(try).Then(clientv3.OpGet(keys[0]), clientv3.OpGet(keys[1])).Commit()
 		cancel()
-		age := time.Since(granted)
+		age, left := time.Since(granted), 0
+		if err == nil {
+			for _, r := range resp.Responses {
+				left += len(r.GetResponseRange().Kvs)
+			}
+		}
 		switch {
 		case err != nil:
-		case len(resp.Kvs) == 0 && age < ttl:
+		case left == 1:
+			l.report.Violation("lease %x has one of its two keys at %d", id, resp.Header.Revision)
+			return
+		case left == 0 && age < ttl:
 			l.report.Violation("lease %x of %v ended after %v", id, ttl, age)
 			return
-		case len(resp.Kvs) == 0:
+		case left == 0:
 			l.report.Operations.Add(1)
 			return
 		case age > ttl+l.Bound:
