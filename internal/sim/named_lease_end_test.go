@@ -139,18 +139,13 @@ func TestEndsPastAShardWithoutALeader(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		const renewed, late, delay = 4001, 2 * time.Second, 1500 * time.Millisecond
 		t, p := c.tb, c.node(1)
-		ids := c.leasesAt(shardA, 8)
+		ids := c.leasesAt(shardA, unlessShort(500, 60))
 		w := c.watchAll(c.node(2))
-		for i, id := range ids {
+		abreast(t, len(ids), func(n int64) error {
+			i, id := n-1, ids[n-1]
 			p.grant(t, id, 3)
-			other := "b"
-			if i%2 == 1 {
-				other = "c"
-			}
-			if err := errors.Join(p.attach(t, fmt.Sprintf("a/%d", i), id), p.attach(t, fmt.Sprintf("%s/%d", other, i), id)); err != nil {
-				t.Fatal(err)
-			}
-		}
+			return errors.Join(p.attach(t, fmt.Sprintf("a/%d", i), id), p.attach(t, fmt.Sprintf("%c/%d", 'b'+i%2, i), id))
+		})
 		p.grant(t, renewed, 5)
 		u := p.use(t, renewed, "d/used")
 		heal := c.drop(shardB, func(link, *raftpb.Message) bool { return true })
