@@ -18,25 +18,30 @@ import (
 
 // revokeTogether revokes a lease that may have keys on several shards.
 func (r *Router) revokeTogether(ctx context.Context, a access, d *shard.Data, id int64) (*pb.LeaseRevokeResponse, error) {
-	if len(d.Holders(id)) == 0 {
-		resp, err := write[shard.Revoked](ctx, r, d, a.command(shard.KindLeaseRevokeHere, &pb.LeaseRevokeRequest{ID: id}, id))
-		if err != nil || !resp.Elsewhere {
-			return resp.LeaseRevokeResponse, err
+	for {
+		if len(d.Holders(id)) == 0 {
+			resp, err := write[shard.Revoked](ctx, r, d, a.command(shard.KindLeaseRevokeHere, &pb.LeaseRevokeRequest{ID: id}, id))
+			if err != nil || !resp.Elsewhere {
+				return resp.LeaseRevokeResponse, err
+			}
 		}
-	} else if err := r.confirm(ctx, d); err != nil {
-		return nil, err
+		ref, ok := d.LeaseRef(id)
+		if !ok {
+			continue // this replica has just heard of its end
+		}
+		rev, err := r.endTogether(ctx, a, d, commit.End{Lease: ref})
+		if errors.Is(err, lease.ErrNotFound) {
+			if now, ok := d.LeaseRef(id); ok && now != ref {
+				continue // it has been granted anew, and this replica had not heard of it
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		resp := &pb.LeaseRevokeResponse{Header: &pb.ResponseHeader{Revision: rev}}
+		r.noteShown(resp.Header)
+		return resp, nil
 	}
-	ref, ok := d.LeaseRef(id)
-	if !ok {
-		return nil, lease.ErrNotFound
-	}
-	rev, err := r.endTogether(ctx, a, d, commit.End{Lease: ref})
-	if err != nil {
-		return nil, err
-	}
-	resp := &pb.LeaseRevokeResponse{Header: &pb.ResponseHeader{Revision: rev}}
-	r.noteShown(resp.Header)
-	return resp, nil
 }
 
 // End ends a lease whose end its home has decided, unless it has ended.

@@ -158,16 +158,38 @@ type coordinated struct {
 	end commit.End
 	age commit.Age
 	// first is the participant that is prepared before the others, nil if none is: an older
-	// transaction held keys of it, or it took long.
+	// transaction held keys of it, or it had no leader.
 	first *shard.Data
-	// late counts the attempts of which a participant took long.
-	late int
 }
 
-// maxHolding is how long a participant may take to prepare at first, while others hold keys: then
-// these are given back, and the next attempt waits there before it holds any. Each time it is
-// twice as long, where everything is slow.
-const maxHolding = time.Second
+// maxLeaderless is for how long a participant may have no leader while others hold keys. Then these
+// are given back, and the next attempt waits there before it holds any.
+const maxLeaderless = 500 * time.Millisecond
+
+// whileLed returns a context that ends, with raft.ErrTimeout for its cause, when this node has known no
+// leader of d for maxLeaderless. It is not looked at before that time has passed.
+func whileLed(ctx context.Context, d *shard.Data) (led context.Context, cancel context.CancelFunc) {
+	led, end := context.WithCancelCause(ctx)
+	watch := time.AfterFunc(maxLeaderless, func() {
+		for led.Err() == nil {
+			leader, over := d.Replica().LeaderUntil()
+			var tooLong <-chan time.Time
+			if leader.ReplicaID == 0 {
+				tooLong = time.After(maxLeaderless)
+			}
+			select {
+			case <-over.Done():
+			case <-tooLong:
+				end(raft.ErrTimeout)
+			case <-led.Done():
+			}
+		}
+	})
+	return led, func() {
+		watch.Stop()
+		end(nil)
+	}
+}
 
 // wide is a client's transaction over several shards.
 type wide struct {
@@ -250,9 +272,10 @@ func (t *coordinated) participant(d *shard.Data) *participant {
 // way.
 type attempt[T any] func(ctx context.Context, id commit.ID, open uint64) (T, error)
 
-// carryOut runs a transaction, in as many attempts as it takes within a call's time.
+// carryOut runs a transaction, in as many attempts as it takes within the time of two calls: each of
+// its two steps in the log takes as long as a write of one shard.
 func carryOut[T any](ctx context.Context, t *coordinated, try attempt[T]) (done T, err error) {
-	ctx, cancel := t.r.bounded(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*t.r.timeout, raft.ErrTimeout)
 	defer cancel()
 	boot, err := t.r.bootNumber(ctx)
 	if err != nil {
@@ -344,7 +367,7 @@ func (t *coordinated) prepare(ctx context.Context, id commit.ID, open uint64) (m
 			defer mu.Unlock()
 			t.first = p.d
 			return errAgain
-		case errors.Is(err, shard.ErrAborted), errors.Is(err, raft.ErrTimeout) && ctx.Err() == nil:
+		case errors.Is(err, shard.ErrAborted), errors.Is(err, raft.ErrTimeout) && ctx.Err() == nil && !patient:
 			// Whatever became of it, the transaction can't be committed any more.
 			return errAgain
 		default:
@@ -368,18 +391,16 @@ func (t *coordinated) prepare(ctx context.Context, id commit.ID, open uint64) (m
 			return nil, err
 		}
 	}
-	bound := maxHolding << t.late
 	holding := func(ctx context.Context, p *participant) error {
-		bounded, cancel := context.WithTimeoutCause(ctx, bound, raft.ErrTimeout)
+		led, cancel := whileLed(ctx, p.d)
 		defer cancel()
-		err := prepare(bounded, p, false)
-		if err == nil || bounded.Err() == nil || ctx.Err() != nil {
+		err := prepare(led, p, false)
+		if err == nil || led.Err() == nil || ctx.Err() != nil {
 			return err
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		t.first = p.d
-		t.late++
 		return errAgain
 	}
 	g, ctx := errgroup.WithContext(ctx)

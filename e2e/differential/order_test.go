@@ -39,7 +39,7 @@ type change struct{ rev, reference int64 }
 
 // endsWhole says that the end of a lease with keys on several shards is one revision. Where
 // it is not, it is one for each of the shards.
-const endsWhole = false
+const endsWhole = true
 
 // farOff is added to what is to be in the future; startsFar is a revision that no
 // run comes to.

@@ -78,15 +78,16 @@ func TestLeaseThatCouldNotEndIsRenewed(t *testing.T) {
 		if err := p.attach(t, "a/x", id); err != nil {
 			t.Fatal(err)
 		}
-		a := c.attempt(1)
-		c.script(func(k call, _ int) interference {
-			if k.name == "Open" { // nobody settles it
-				return interference{before: time.Minute}
+		c.script(func(k call, n int) interference {
+			if k.step(shardA) && n == 2 {
+				return interference{before: 2300 * time.Millisecond}
 			}
 			return interference{}
 		})
-		a.prepared(shardA)
-		time.Sleep(2500 * time.Millisecond)
+		req := putBoth("1")
+		req.Success[0].GetRequestPut().IgnoreLease = true
+		txn := c.node(1).txn(t.Context(), req)
+		time.Sleep(2 * time.Second)
 		if !c.held("a/x") {
 			t.Fatal("it is settled; the run shows nothing")
 		}
@@ -95,7 +96,9 @@ func TestLeaseThatCouldNotEndIsRenewed(t *testing.T) {
 			t.Fatalf("a lease that has not ended is renewed: %v, %v", resp, err)
 		}
 		renewed := time.Now()
-		a.abort(shardA)
+		if _, err := txn.wait(); err != nil {
+			t.Fatal(err)
+		}
 		for time.Since(renewed) < 800*time.Millisecond {
 			if found, _ := p.read(t, "a/x", ""); found["a/x"] == nil {
 				t.Fatalf("its key went %v after the renewal", time.Since(renewed))
