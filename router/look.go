@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/tidwall/btree"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -30,7 +31,7 @@ type look struct {
 	// lowest and highest are those that the transaction reads at, 0 if it names none.
 	lowest, highest int64
 	// own are the keys that the transaction has changed so far, nil for one that it deleted.
-	own map[string]*mvccpb.KeyValue
+	own btree.Map[string, *mvccpb.KeyValue]
 	// place counts the changes, and shares are what they are by shard.
 	place  uint32
 	shares map[*shard.Data][]mvcc.Placed
@@ -52,7 +53,7 @@ func (k *look) plan(req *pb.TxnRequest) (p plan, err error) {
 	p.succeeded, p.ops = true, req.Success
 	for _, c := range req.Compare {
 		var found []*mvccpb.KeyValue
-		if found, err = k.before(keys.FromRange(c.Key, c.RangeEnd)); err != nil {
+		if found, err = k.before(keys.FromRange(c.Key, c.RangeEnd), withValues); err != nil {
 			return p, err
 		}
 		if !mvcc.Holds(c, found) {
@@ -134,7 +135,7 @@ func (k *look) checkPut(req *pb.PutRequest) error {
 		return mvcc.ErrLeaseNotFound
 	}
 	if req.IgnoreValue || req.IgnoreLease {
-		found, err := k.before(keys.Point(req.Key))
+		found, err := k.before(keys.Point(req.Key), keysOnly)
 		if err == nil && len(found) == 0 {
 			err = mvcc.ErrKeyNotFound
 		}
@@ -189,42 +190,60 @@ func (k *look) reached() int64 {
 	return k.rev - 1
 }
 
+// readAs says whether keys are read with their values, which may be on disk.
+type readAs bool
+
+const (
+	keysOnly   readAs = true
+	withValues readAs = false
+)
+
 // before returns the keys in span as they are before the transaction.
-func (k *look) before(span keys.Span) ([]*mvccpb.KeyValue, error) {
+func (k *look) before(span keys.Span, as readAs) ([]*mvccpb.KeyValue, error) {
 	if span.Empty() {
 		return nil, nil
 	}
-	resp, err := k.l.rangeKeys(k.ctx, &pb.RangeRequest{Key: span.Start, RangeEnd: span.RangeEnd()})
+	resp, err := k.l.rangeKeys(k.ctx, &pb.RangeRequest{
+		Key: span.Start, RangeEnd: span.RangeEnd(), KeysOnly: bool(as),
+	})
 	return resp.GetKvs(), err
 }
 
 // now returns the keys in span, in order, as the transaction has left them so far.
-func (k *look) now(span keys.Span) ([]*mvccpb.KeyValue, error) {
-	kvs, err := k.before(span)
+func (k *look) now(span keys.Span, as readAs) ([]*mvccpb.KeyValue, error) {
+	kvs, err := k.before(span, as)
 	if err != nil || !k.changed(span) {
 		return kvs, err
 	}
 	kvs = slices.DeleteFunc(slices.Clone(kvs), func(kv *mvccpb.KeyValue) bool {
-		_, own := k.own[string(kv.Key)]
+		_, own := k.own.Get(string(kv.Key))
 		return own
 	})
-	for key, kv := range k.own {
-		if kv != nil && span.Contains([]byte(key)) {
+	k.eachOwn(span, func(kv *mvccpb.KeyValue) bool {
+		if kv != nil {
 			kvs = append(kvs, kv)
 		}
-	}
+		return true
+	})
 	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
 	return kvs, nil
 }
 
 // changed reports whether the transaction has changed a key in span.
-func (k *look) changed(span keys.Span) bool {
-	for key := range k.own {
-		if span.Contains([]byte(key)) {
-			return true
-		}
-	}
-	return false
+func (k *look) changed(span keys.Span) (changed bool) {
+	k.eachOwn(span, func(*mvccpb.KeyValue) bool {
+		changed = true
+		return false
+	})
+	return changed
+}
+
+// eachOwn calls fn for what the transaction has made of each key in span that it has changed,
+// until fn returns false.
+func (k *look) eachOwn(span keys.Span, fn func(*mvccpb.KeyValue) bool) {
+	k.own.Ascend(string(span.Start), func(key string, kv *mvccpb.KeyValue) bool {
+		return span.Contains([]byte(key)) && fn(kv)
+	})
 }
 
 func (k *look) rangeKeys(req *pb.RangeRequest) (*pb.RangeResponse, error) {
@@ -233,7 +252,7 @@ func (k *look) rangeKeys(req *pb.RangeRequest) (*pb.RangeResponse, error) {
 	case span.Empty():
 		return &pb.RangeResponse{Header: &pb.ResponseHeader{Revision: k.reached()}}, nil
 	case req.Revision <= 0 && k.changed(span):
-		kvs, err := k.now(span)
+		kvs, err := k.now(span, withValues)
 		if err != nil {
 			return nil, err
 		}
@@ -247,7 +266,7 @@ func (k *look) rangeKeys(req *pb.RangeRequest) (*pb.RangeResponse, error) {
 }
 
 func (k *look) put(op *pb.RequestOp, req *pb.PutRequest) (*pb.PutResponse, error) {
-	found, err := k.now(keys.Point(req.Key))
+	found, err := k.now(keys.Point(req.Key), withValues)
 	if err != nil {
 		return nil, err
 	}
@@ -273,20 +292,24 @@ func (k *look) put(op *pb.RequestOp, req *pb.PutRequest) (*pb.PutResponse, error
 		return nil, err
 	}
 	k.change(d, op, 1)
-	k.own[string(req.Key)] = kv
+	k.own.Set(string(req.Key), kv)
 	return resp, nil
 }
 
 func (k *look) deleteRange(req *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
 	resp := &pb.DeleteRangeResponse{Header: &pb.ResponseHeader{}}
 	span := keys.FromRange(req.Key, req.RangeEnd)
+	victimsAs := withValues
+	if !req.PrevKv || k.rev == unknownRev {
+		victimsAs = keysOnly // nobody is told of them, or not yet
+	}
 	if !span.Empty() {
 		parts, err := k.l.r.parts(span)
 		if err != nil {
 			return nil, err
 		}
 		for _, p := range parts {
-			victims, err := k.now(p.span)
+			victims, err := k.now(p.span, victimsAs)
 			if err != nil {
 				return nil, err
 			}
@@ -297,7 +320,7 @@ func (k *look) deleteRange(req *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse,
 				RequestDeleteRange: &pb.DeleteRangeRequest{Key: p.span.Start, RangeEnd: p.span.RangeEnd()},
 			}}, len(victims))
 			for _, kv := range victims {
-				k.own[string(kv.Key)] = nil
+				k.own.Set(string(kv.Key), nil)
 			}
 			resp.Deleted += int64(len(victims))
 			if req.PrevKv {
@@ -330,7 +353,7 @@ func (l *view) startLook(ctx context.Context, rev int64) *look {
 		_ = v.At(l.rev) // it is not below what the view holds
 	}
 	return &look{
-		ctx: ctx, l: l, rev: rev, own: make(map[string]*mvccpb.KeyValue), shares: make(map[*shard.Data][]mvcc.Placed),
+		ctx: ctx, l: l, rev: rev, shares: make(map[*shard.Data][]mvcc.Placed),
 	}
 }
 
