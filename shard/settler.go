@@ -9,6 +9,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/internal/commit"
 	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/lease"
 )
 
 const (
@@ -147,7 +148,6 @@ func (s *settler) addLocked(id commit.ID, c commit.Committed) {
 	}
 	if t.left[id] == 0 {
 		t.gone = append(t.gone, id)
-		s.forgetLocked()
 	}
 }
 
@@ -225,20 +225,27 @@ func (s *settler) finished(t *settling, l *finishes, n int) {
 	if s.term != t {
 		return
 	}
+	awaited := false
 	for _, f := range l.list[:n] {
 		if t.left[f.ID]--; t.left[f.ID] == 0 {
 			delete(t.left, f.ID)
 			t.gone = append(t.gone, f.ID)
+			c, _ := s.d.transactions.Committed(f.ID)
+			awaited = awaited || c.Ended != lease.Ref{}
 		}
 	}
 	if l.list = l.list[n:]; len(l.list) == 0 {
 		l.list = nil
 	}
-	s.forgetLocked()
+	if awaited || len(t.gone) >= maxFinishes {
+		s.forgetLocked()
+	}
 }
 
-// forgetLocked removes the records of transactions that all have finished. What goes
-// meanwhile waits and goes together. s.mu must be held.
+// forgetLocked removes the records of transactions that all have finished. Nobody waits for that but
+// who grants or renews a lease that has ended, and
+// a command for each would cost as much as what it is for: ticks call it, and finished when there
+// are many, or an end of a lease. s.mu must be held.
 func (s *settler) forgetLocked() {
 	t := s.term
 	if t.forgetting || len(t.gone) == 0 {
