@@ -115,9 +115,14 @@ type tally struct {
 	mu        sync.Mutex
 	last      int64
 	compacted int64
+	// asked, if it is set, is called before numbers are handed out.
+	asked func()
 }
 
 func (o *tally) Ask(_ context.Context, count int, _ raft.Leading) (raft.Block, error) {
+	if count > 0 && o.asked != nil {
+		o.asked()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	first := o.last + 1
