@@ -32,7 +32,6 @@ const (
 	diffExpired      difference = "revocation of a short lease on a slow machine"
 	diffNotices      difference = "times of periodic progress notices"
 	diffLag          difference = "headers of lease, alarm and auth calls"
-	diffLeaseEnds    difference = "end of a lease with keys on several shards"
 )
 
 // allowance is an allowed difference. Everything that no allowance covers must be
@@ -73,7 +72,6 @@ var allowances = []allowance{
 	{diffExpired, "a lease of two seconds may have expired when the machine stalls for as long", nil},
 	{diffNotices, "the servers' timers run by themselves", nil},
 	{diffLag, "with several shards they carry a revision that was issued, and none below what was shown", nil},
-	{diffLeaseEnds, "each shard deletes its keys of the lease at a revision of its own", nil},
 }
 
 // stableSort is the number of elements up to which Go's sort, which etcd uses,

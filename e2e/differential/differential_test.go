@@ -16,11 +16,9 @@ const (
 	opsVariable    = "LATCHKEY_DIFF_OPS"
 	seedVariable   = "LATCHKEY_DIFF_SEED"
 	shardsVariable = "LATCHKEY_DIFF_SHARDS"
-	// wideVariable is 1 where writes over several shards are to be carried out.
-	wideVariable = "LATCHKEY_DIFF_WIDE"
-	defaultOps   = 6000
+	defaultOps     = 6000
 	// shardsOps is the default length with several shards, of which there are
-	// defaultShards.
+	// defaultShards, or manyShards.
 	shardsOps     = 4000
 	defaultShards = 4
 	manyShards    = 8
@@ -29,9 +27,7 @@ const (
 // layoutOf returns the layout that the environment asks for, of n shards if it does not say.
 func layoutOf(t *testing.T, n uint64) *layout {
 	t.Helper()
-	l := newLayout(int(setting(t, shardsVariable, n)))
-	l.writesWide = setting(t, wideVariable, 0) == 1
-	return l
+	return newLayout(int(setting(t, shardsVariable, n)))
 }
 
 // setting returns a number of the environment.
@@ -59,18 +55,11 @@ func TestDifferential(t *testing.T) {
 // TestDifferentialShards is TestDifferential with several shards, always as short. A run
 // of another size or number of shards is TestDifferential's.
 func TestDifferentialShards(t *testing.T) {
-	t.Parallel()
-	seed := diffSeed(t)
-	runDifferential(t, startEtcd(t, "etcd"), startShards(t, newLayout(defaultShards), seed), seed, shardsOps)
-}
-
-// TestDifferentialWideShards is TestDifferential with several shards and writes over them, always as short.
-func TestDifferentialWideShards(t *testing.T) {
 	for _, n := range []int{defaultShards, manyShards} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
 			seed := diffSeed(t)
-			runDifferential(t, startEtcd(t, "etcd"), startShards(t, wideLayout(n), seed), seed, shardsOps)
+			runDifferential(t, startEtcd(t, "etcd"), startShards(t, newLayout(n), seed), seed, shardsOps)
 		})
 	}
 }
@@ -106,17 +95,13 @@ func runDifferential(t *testing.T, reference, other *server, seed, ops uint64) {
 // replayOf is the command that runs a sequence again.
 func replayOf(t *testing.T, other *server, seed, ops uint64) string {
 	t.Helper()
-	shards, wide := 1, 0
+	shards := 1
 	if other.order != nil {
 		shards = len(other.order.layout.shards)
-		if other.order.layout.writesWide {
-			wide = 1
-		}
 	}
 	name, _, _ := strings.Cut(t.Name(), "/")
-	name = strings.TrimSuffix(strings.TrimSuffix(name, "Shards"), "Wide")
-	return fmt.Sprintf("%s=%d %s=%d %s=%d %s=%d go test ./e2e/differential -run '^%s$'",
-		shardsVariable, shards, wideVariable, wide, seedVariable, seed, opsVariable, ops, name)
+	return fmt.Sprintf("%s=%d %s=%d %s=%d go test ./e2e/differential -run '^%s$'",
+		shardsVariable, shards, seedVariable, seed, opsVariable, ops, strings.TrimSuffix(name, "Shards"))
 }
 
 // requiredKinds and requiredErrors must occur in every run of the default length.

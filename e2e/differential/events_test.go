@@ -15,12 +15,6 @@ func (d *differ) compareBatches(p *streamPair, m *watchModel, batches [2][]*pb.W
 	d.t.Helper()
 	var flat [2][]*mvccpb.Event
 	var shape [2]string
-	if o := d.servers[1].order; o != nil {
-		var gathered bool
-		if batches[1], gathered = o.gather(batches[1]); gathered {
-			d.ledger[diffLeaseEnds]++
-		}
-	}
 	for i, side := range p.sides {
 		if text := d.ruleFault(m, i, batches[i]); text != "" {
 			d.fault("watch %d on stream %d of %s: %s: %v", m.id, p.index, side.server.name, text, batches[i])

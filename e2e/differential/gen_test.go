@@ -273,7 +273,7 @@ func (g *generator) putRequest() *pb.PutRequest {
 
 func (g *generator) deleteRequest() *pb.DeleteRangeRequest {
 	r := &pb.DeleteRangeRequest{Key: g.key(), PrevKv: g.one(2)}
-	if g.one(6) || g.layout.writesWide && g.one(4) {
+	if g.one(3) {
 		r.RangeEnd = g.rangeEnd(r.Key)
 	}
 	return r
@@ -328,16 +328,12 @@ func (g *generator) comparedRevision() int64 {
 	return g.revision()
 }
 
-// transaction returns a transaction of a few levels, mostly one that needs no more
-// than a shard where writes over several are refused.
+// transaction returns a transaction of a few levels, now and then one that needs no more
+// than a shard.
 func (g *generator) transaction() *pb.TxnRequest {
 	const depth = 3
 	readOnly := g.one(5)
-	wide := g.one(10) || readOnly && g.one(2)
-	if g.layout.writesWide {
-		wide = !g.one(5)
-	}
-	if len(g.layout.splits) > 0 && !wide {
+	if len(g.layout.splits) > 0 && g.one(5) {
 		g.home = g.IntN(len(g.layout.shards))
 		defer func() { g.home = -1 }()
 	}

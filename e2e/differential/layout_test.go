@@ -10,7 +10,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/latchkey-db/latchkey/e2e/harness"
@@ -25,17 +24,15 @@ type layout struct {
 	splits [][]byte
 	// shards are the keys of each shard, sorted.
 	shards [][][]byte
-	// writesWide says that writes over several shards are carried out.
-	writesWide bool
 
 	// puts counts the puts that happened in each shard; ranges and watches what was
 	// asked for, and crossing what of that was about several shards. Of writes over
-	// several shards, by kind, refused counts those that were refused for it, accepted
-	// those that were not, and changed the ones that changed keys of several shards.
+	// several shards, accepted counts those that were not refused, by kind, and changed the
+	// ones that changed keys of several shards.
 	puts                     []int
 	ranges, crossingRanges   int
 	watches, crossingWatches int
-	refused, accepted        map[string]int
+	accepted                 map[string]int
 	changed                  int
 }
 
@@ -43,7 +40,7 @@ type layout struct {
 // more of them, so that each shard still has some.
 func newLayout(n int) *layout {
 	const few = 4
-	l := &layout{pool: slices.Clone(keyPool), refused: map[string]int{}, accepted: map[string]int{}, puts: make([]int, n)}
+	l := &layout{pool: slices.Clone(keyPool), accepted: map[string]int{}, puts: make([]int, n)}
 	if n > few {
 		for _, key := range keyPool {
 			l.pool = append(l.pool, append(slices.Clone(key), "\x00x"...), append(slices.Clone(key), "/w"...))
@@ -61,23 +58,12 @@ func newLayout(n int) *layout {
 	return l
 }
 
-// wideLayout is newLayout of a server that carries out writes over several shards.
-func wideLayout(n int) *layout {
-	l := newLayout(n)
-	l.writesWide = true
-	return l
-}
-
 // flags returns the flags of a server that divides its keys so.
 func (l *layout) flags() []string {
 	if len(l.splits) == 0 {
 		return nil
 	}
-	flags := []string{harness.SplitsFlag, l.flag()}
-	if !l.writesWide {
-		flags = append(flags, harness.NoWritesOverShards)
-	}
-	return flags
+	return []string{harness.SplitsFlag, l.flag()}
 }
 
 // flag returns the value of --initial-splits.
@@ -108,22 +94,10 @@ func (l *layout) span(shard int) (key, end []byte) {
 	return key, end
 }
 
-// everything returns spans of all keys that a write may have.
-func (l *layout) everything() [][2][]byte {
-	if l.writesWide {
-		return [][2][]byte{{{0}, {0}}}
-	}
-	spans := make([][2][]byte, len(l.shards))
-	for i := range spans {
-		spans[i][0], spans[i][1] = l.span(i)
-	}
-	return spans
-}
-
-// threeKeys returns keys that a write may have, in order.
+// threeKeys returns keys of different shards, if there are as many, in order.
 func (l *layout) threeKeys(g *generator) [][]byte {
-	if !l.writesWide {
-		return pick(g, l.shards)[:3]
+	if len(l.splits) == 0 {
+		return l.shards[0][:3]
 	}
 	three := make([][]byte, 3)
 	for i := range three {
@@ -196,10 +170,6 @@ func (l *layout) txnCrosses(r *pb.TxnRequest) bool {
 	return lowest < highest
 }
 
-func refusedForShards(a answer) bool {
-	return a.err != nil && a.err.Code() == codes.Unimplemented && strings.HasPrefix(a.err.Message(), harness.OverShards+": ")
-}
-
 // asked counts a request by the shards that it is about.
 func (l *layout) asked(req proto.Message) {
 	count := func(all, crossing *int, key, end []byte) {
@@ -225,10 +195,7 @@ func (l *layout) happened(e *mvccpb.Event) {
 
 // answered counts the answer to a write over several shards.
 func (l *layout) answered(kind string, a answer) {
-	switch {
-	case refusedForShards(a):
-		l.refused[kind]++
-	case a.err == nil:
+	if a.err == nil {
 		l.accepted[kind]++
 	}
 }
@@ -237,8 +204,8 @@ func (l *layout) print(b *strings.Builder) {
 	if len(l.splits) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "shards: puts %v, %d of %d ranges and %d of %d watches crossed shards, writes accepted: %v, refused: %v; %d changed several\n",
-		l.puts, l.crossingRanges, l.ranges, l.crossingWatches, l.watches, l.accepted, l.refused, l.changed)
+	fmt.Fprintf(b, "shards: puts %v, %d of %d ranges and %d of %d watches crossed shards, writes accepted: %v; %d changed several\n",
+		l.puts, l.crossingRanges, l.ranges, l.crossingWatches, l.watches, l.accepted, l.changed)
 }
 
 // missed fails when the run has been too little about several shards.
@@ -261,16 +228,12 @@ func (l *layout) missed(tb testing.TB) {
 			tb.Errorf("only %d of %d %s crossed shards", n[0], n[1], name)
 		}
 	}
-	expected, other := l.refused, l.accepted
-	if l.writesWide {
-		expected, other = other, expected
-	}
 	for _, kind := range []string{"DeleteRange", "Txn"} {
-		if expected[kind] == 0 || other[kind] != 0 {
-			tb.Errorf("of %s over several shards %d were accepted and %d refused", kind, l.accepted[kind], l.refused[kind])
+		if l.accepted[kind] == 0 {
+			tb.Errorf("no %s over several shards was accepted", kind)
 		}
 	}
-	if l.writesWide && l.changed*100 < total {
+	if l.changed*100 < total {
 		tb.Errorf("only %d writes changed keys of several shards", l.changed)
 	}
 }

@@ -196,7 +196,7 @@ func (d *differ) opCompact() {
 	}
 	// etcd loses the newer value of a key that was deleted and put in the very
 	// revision that history is compacted at, and then can't read it.
-	for d.doubled[r.Revision] || d.ended(r.Revision) {
+	for d.doubled[r.Revision] {
 		r.Revision--
 	}
 	d.settleAll()
@@ -531,9 +531,7 @@ func (d *differ) opAlarmed() {
 
 // opClear begins anew with an empty keyspace and without leases.
 func (d *differ) opClear() {
-	for _, span := range d.gen.layout.everything() {
-		d.deleteRange(&pb.DeleteRangeRequest{Key: span[0], RangeEnd: span[1], PrevKv: true})
-	}
+	d.deleteRange(&pb.DeleteRangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, PrevKv: true})
 	for _, id := range slices.Clone(d.gen.living) {
 		d.revoke(id)
 	}

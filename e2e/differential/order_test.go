@@ -1,10 +1,8 @@
 package differential
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -25,21 +23,15 @@ type order struct {
 	changes []change
 	// shown is the highest revision that a header has shown.
 	shown int64
-	// wrote are the revisions that the operation at hand has made, with shown as it
+	// made is the revision that the operation at hand has made, 0 if none, with shown as it
 	// was before.
-	wrote []int64
+	made int64
 	// compacted is the compaction revision, compacting what was last asked for.
 	compacted, compacting int64
 }
 
 // change is a revision that changed something, and what the reference calls it.
-// Ends of leases with keys on several shards are several changes that the
-// reference calls one.
 type change struct{ rev, reference int64 }
-
-// endsWhole says that the end of a lease with keys on several shards is one revision. Where
-// it is not, it is one for each of the shards.
-const endsWhole = true
 
 // farOff is added to what is to be in the future; startsFar is a revision that no
 // run comes to.
@@ -57,18 +49,9 @@ func newOrder(l *layout, seed uint64, rev, reference int64) *order {
 
 func (o *order) last() change { return o.changes[len(o.changes)-1] }
 
-// changed returns the first and the last change that the reference calls r, which
-// has to be known.
-func (o *order) changed(r int64) (first, last int) {
-	first = sort.Search(len(o.changes), func(i int) bool { return o.changes[i].reference >= r })
-	last = sort.Search(len(o.changes), func(i int) bool { return o.changes[i].reference > r }) - 1
-	return first, last
-}
-
-// split tells whether the reference's revision r is several here.
-func (o *order) split(r int64) bool {
-	first, last := o.changed(r)
-	return first < last
+// changed returns which change the reference calls r, which has to be known.
+func (o *order) changed(r int64) int {
+	return sort.Search(len(o.changes), func(i int) bool { return o.changes[i].reference >= r })
 }
 
 // between draws a revision from lo to hi, mostly the usual one.
@@ -99,7 +82,7 @@ func (o *order) upTo(r int64) int64 {
 	if rev, ok := o.outside(r); ok {
 		return rev
 	}
-	_, i := o.changed(r)
+	i := o.changed(r)
 	lo, hi := o.changes[i].rev, o.shown
 	if i+1 < len(o.changes) {
 		hi = o.changes[i+1].rev - 1
@@ -119,7 +102,7 @@ func (o *order) from(r int64) int64 {
 	if rev, ok := o.outside(r); ok {
 		return rev
 	}
-	i, _ := o.changed(r)
+	i := o.changed(r)
 	lo, hi := o.changes[i].rev, o.changes[i].rev
 	if i > 0 {
 		lo = o.changes[i-1].rev + 1
@@ -135,7 +118,7 @@ func (o *order) exactly(r int64) int64 {
 	if rev, ok := o.outside(r); ok {
 		return rev
 	}
-	i, _ := o.changed(r)
+	i := o.changed(r)
 	return o.changes[i].rev
 }
 
@@ -155,7 +138,7 @@ func (o *order) vague(r int64) bool { return r > o.last().reference+1 && r < sta
 // the change itself, or one in the gap behind it.
 func (o *order) compaction(r int64) int64 {
 	o.compacting = o.exactly(r)
-	if i, _ := o.changed(r); o.compacting > o.compacted && i+1 < len(o.changes) && r == o.changes[i].reference {
+	if i := o.changed(r); o.compacting > o.compacted && i+1 < len(o.changes) && r == o.changes[i].reference {
 		o.compacting = o.between(o.compacting, o.changes[i+1].rev-1, o.compacting)
 	}
 	return o.compacting
@@ -251,11 +234,10 @@ func (o *order) audit(req, msg proto.Message) string {
 	}
 	rev, before := headed.GetHeader().GetRevision(), o.shown
 	o.shown = max(o.shown, rev)
-	if len(o.wrote) > 0 {
-		made := o.wrote[len(o.wrote)-1]
-		o.shown = max(o.shown, made)
-		if _, ends := req.(*pb.LeaseRevokeRequest); !ends && rev != made {
-			return fmt.Sprintf("the header's revision is %d, that of the change %d", rev, made)
+	if o.made != 0 {
+		o.shown = max(o.shown, o.made)
+		if rev != o.made {
+			return fmt.Sprintf("the header's revision is %d, that of the change %d", rev, o.made)
 		}
 	}
 	if rev < before {
@@ -272,84 +254,26 @@ func mayLag(msg proto.Message) bool {
 }
 
 // learn takes note of a change that the reference calls r, from the events of a
-// watch of everything; ends says that it may have been the end of a lease. It
-// returns what can't be.
-func (o *order) learn(r int64, events []*mvccpb.Event, ends bool) string {
-	rev, shards := o.shown, make(map[int]bool)
-	whole := o.layout.writesWide && (endsWhole || !ends)
+// watch of everything. It returns what can't be.
+func (o *order) learn(r int64, events []*mvccpb.Event) string {
+	shards := make(map[int]bool)
 	for _, e := range events {
-		at, shard := e.GetKv().GetModRevision(), o.layout.shardOf(e.GetKv().GetKey())
+		at := e.GetKv().GetModRevision()
 		switch {
-		case at < rev || at == rev && len(o.wrote) == 0:
-			return fmt.Sprintf("revision %d follows revision %d", at, rev)
-		case at == rev && whole:
-			shards[shard] = true
-			continue
-		case at == rev && !shards[shard]:
-			return fmt.Sprintf("revision %d changed keys of several shards", at)
-		case at == rev:
-			continue
-		case len(o.wrote) > 0 && (whole || !ends || e.GetType() != mvccpb.Event_DELETE):
-			return fmt.Sprintf("one change has revisions %d and %d", o.wrote[0], at)
-		case shards[shard]:
-			return fmt.Sprintf("one change has several revisions in shard %d, the last is %d", shard, at)
+		case o.made != 0 && at != o.made:
+			return fmt.Sprintf("one change has revisions %d and %d", o.made, at)
+		case at <= o.shown:
+			return fmt.Sprintf("revision %d follows revision %d", at, o.shown)
+		case o.made == 0:
+			o.made = at
+			o.changes = append(o.changes, change{at, r})
 		}
-		rev, shards[shard] = at, true
-		o.wrote = append(o.wrote, at)
-		o.changes = append(o.changes, change{at, r})
+		shards[o.layout.shardOf(e.GetKv().GetKey())] = true
 	}
-	if whole && len(shards) > 1 {
+	if len(shards) > 1 {
 		o.layout.changed++
 	}
 	return ""
-}
-
-// gather puts batches together that hold the end of one lease in several shards,
-// and orders its events as the reference does: those of each shard are in order, and
-// come together. It tells whether there were any.
-func (o *order) gather(batches []*pb.WatchResponse) (whole []*pb.WatchResponse, gathered bool) {
-	for _, b := range batches {
-		if n := len(whole); n > 0 {
-			last := whole[n-1].GetEvents()
-			rev := b.GetEvents()[0].GetKv().GetModRevision()
-			if last[len(last)-1].GetKv().GetModRevision() == rev && o.split(rev) {
-				whole[n-1].Header = b.GetHeader()
-				whole[n-1].Events = append(last, b.GetEvents()...)
-				gathered = true
-				continue
-			}
-		}
-		whole = append(whole, b)
-	}
-	for _, b := range whole {
-		for rest := b.Events; len(rest) > 0; {
-			rev, n := rest[0].GetKv().GetModRevision(), 1
-			for n < len(rest) && rest[n].GetKv().GetModRevision() == rev {
-				n++
-			}
-			if o.split(rev) {
-				o.arrange(rest[:n])
-			}
-			rest = rest[n:]
-		}
-	}
-	return whole, gathered
-}
-
-// arrange orders the events of the end of a lease by key, unless those of a shard are
-// not, or not together.
-func (o *order) arrange(events []*mvccpb.Event) {
-	seen := make(map[int]bool)
-	for i, e := range events {
-		key := e.GetKv().GetKey()
-		shard := o.layout.shardOf(key)
-		first := i == 0 || o.layout.shardOf(events[i-1].GetKv().GetKey()) != shard
-		if first && seen[shard] || !first && bytes.Compare(events[i-1].GetKv().GetKey(), key) >= 0 {
-			return
-		}
-		seen[shard] = true
-	}
-	slices.SortFunc(events, func(a, b *mvccpb.Event) int { return bytes.Compare(a.GetKv().GetKey(), b.GetKv().GetKey()) })
 }
 
 // TestOrder checks how revisions are mapped.
@@ -363,47 +287,26 @@ func TestOrder(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		events []*mvccpb.Event
-		ends   bool
 		ok     bool
 	}{
-		"a put":                           {[]*mvccpb.Event{put(15, 0)}, false, true},
-		"two in a shard":                  {[]*mvccpb.Event{put(15, 0), put(15, 0)}, false, true},
-		"two shards in one revision":      {[]*mvccpb.Event{put(15, 0), put(15, 1)}, false, false},
-		"a revision that was shown":       {[]*mvccpb.Event{put(10, 0)}, false, false},
-		"two revisions":                   {[]*mvccpb.Event{deleted(15, 0), deleted(16, 1)}, false, false},
-		"the end of a lease":              {[]*mvccpb.Event{deleted(15, 2), deleted(16, 1)}, true, true},
-		"backwards":                       {[]*mvccpb.Event{deleted(16, 2), deleted(15, 1)}, true, false},
-		"an end that puts":                {[]*mvccpb.Event{deleted(15, 2), put(16, 1)}, true, false},
-		"an end twice in one shard":       {[]*mvccpb.Event{deleted(15, 2), deleted(16, 2)}, true, false},
-		"an end in one revision, two ids": {[]*mvccpb.Event{deleted(15, 2), deleted(15, 1)}, true, false},
+		"a put":                     {[]*mvccpb.Event{put(15, 0)}, true},
+		"two in a shard":            {[]*mvccpb.Event{put(15, 0), put(15, 0)}, true},
+		"two shards in a revision":  {[]*mvccpb.Event{put(15, 0), deleted(15, 1), put(15, 0)}, true},
+		"two revisions":             {[]*mvccpb.Event{deleted(15, 0), deleted(16, 1)}, false},
+		"two revisions, backwards":  {[]*mvccpb.Event{deleted(16, 2), deleted(15, 1)}, false},
+		"a revision that was shown": {[]*mvccpb.Event{put(10, 0), put(10, 1)}, false},
 	} {
 		o := newOrder(l, 1, 1, 1)
 		o.shown = 10
-		if text := o.learn(2, tt.events, tt.ends); (text == "") != tt.ok {
+		if text := o.learn(2, tt.events); (text == "") != tt.ok {
 			t.Errorf("%s: %q", name, text)
 		}
 	}
-	for name, tt := range map[string]struct {
-		events []*mvccpb.Event
-		ends   bool
-		ok     bool
-	}{
-		"two shards in one revision": {[]*mvccpb.Event{put(15, 0), put(15, 1), put(15, 0)}, false, true},
-		"two revisions":              {[]*mvccpb.Event{deleted(15, 0), deleted(16, 1)}, false, false},
-		"a revision that was shown":  {[]*mvccpb.Event{put(10, 0), put(10, 1)}, false, false},
-		"the end of a lease":         {[]*mvccpb.Event{deleted(15, 2), deleted(16, 1)}, true, !endsWhole},
-	} {
-		o := newOrder(wideLayout(4), 1, 1, 1)
-		o.shown = 10
-		if text := o.learn(2, tt.events, tt.ends); (text == "") != tt.ok {
-			t.Errorf("where writes go over shards, %s: %q", name, text)
-		}
-	}
-	// Reference: 1 2 3 3 4; here:
+	// Reference: 1 2 3 4; here:
 	o := newOrder(l, 1, 1, 1)
-	for i, events := range [][]*mvccpb.Event{{put(10, 0)}, {deleted(15, 0), deleted(18, 1)}, {put(30, 0)}} {
-		o.wrote = nil
-		if text := o.learn(int64(i+2), events, true); text != "" {
+	for i, events := range [][]*mvccpb.Event{{put(10, 0)}, {deleted(15, 0), deleted(15, 1)}, {put(30, 0)}} {
+		o.made = 0
+		if text := o.learn(int64(i+2), events); text != "" {
 			t.Fatal(text)
 		}
 	}
@@ -417,12 +320,12 @@ func TestOrder(t *testing.T) {
 	}
 	within("up to", o.upTo, 1, 1, 9)
 	within("up to", o.upTo, 2, 10, 14)
-	within("up to", o.upTo, 3, 18, 29)
+	within("up to", o.upTo, 3, 15, 29)
 	within("up to", o.upTo, 4, 30, 40)
 	within("up to", o.upTo, 5, 41+farOff, startsFar)
 	within("from", o.from, 1, 1, 1)
 	within("from", o.from, 3, 11, 15)
-	within("from", o.from, 4, 19, 30)
+	within("from", o.from, 4, 16, 30)
 	within("from", o.from, 5, 31, 41)
 	within("from", o.from, 6, 41+farOff, startsFar)
 	within("start", o.start, 6, 42, 50)
@@ -434,7 +337,7 @@ func TestOrder(t *testing.T) {
 	within("up to", o.upTo, 2, 12, 14)
 	within("from", o.from, 3, 12, 15)
 	within("compaction", o.compaction, 2, 10, 10)
-	within("compaction", o.compaction, 3, 15, 17)
+	within("compaction", o.compaction, 3, 15, 29)
 	if !o.severed(2) || o.severed(3) {
 		t.Error("what a compaction behind 2 has taken")
 	}

@@ -161,42 +161,25 @@ func (d *differ) exchange(kind string, req proto.Message, rpc func(context.Conte
 	d.t.Helper()
 	d.note(kind, req)
 	sent := d.gen.metadata()
-	answers, ok := d.send(kind, req, func(s *server) answer {
+	answers := d.send(kind, req, func(s *server) answer {
 		ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(d.t.Context(), sent), d.patience)
 		defer cancel()
 		return rpc(ctx, s)
 	})
-	if ok {
-		d.countError(kind, answers[0])
-		d.judge(req, answers, answers)
-	}
+	d.countError(kind, answers[0])
+	d.judge(req, answers, answers)
 	return answers[0]
 }
 
-// send sends a request to both servers. Where writes over several shards are not carried
-// out, such a one must be refused by the server that has them, and is then spared the
-// other: ok is false.
-func (d *differ) send(kind string, req proto.Message, rpc func(*server) answer) (answers [2]answer, ok bool) {
+// send sends a request to both servers.
+func (d *differ) send(kind string, req proto.Message, rpc func(*server) answer) [2]answer {
 	d.t.Helper()
 	d.gen.layout.asked(req)
-	wide := d.gen.layout.wide(req)
-	if !wide || d.gen.layout.writesWide {
-		answers = d.both(rpc)
-		if wide {
-			d.gen.layout.answered(kind, answers[1])
-		}
-		return answers, true
+	answers := d.both(rpc)
+	if d.gen.layout.wide(req) {
+		d.gen.layout.answered(kind, answers[1])
 	}
-	answers[1] = rpc(d.servers[1])
-	d.gen.layout.answered(kind, answers[1])
-	if refusedForShards(answers[1]) {
-		return [2]answer{answers[1], answers[1]}, false
-	}
-	if answers[1].err == nil {
-		d.fatal("%s accepted a write over several shards: %v", d.servers[1].name, req)
-	}
-	answers[0] = rpc(d.servers[0])
-	return answers, true
+	return answers
 }
 
 // judge compares the answers to a request, or what of them is to be compared, and
@@ -204,17 +187,16 @@ func (d *differ) send(kind string, req proto.Message, rpc func(*server) answer) 
 // the answers can't be read without.
 func (d *differ) judge(req proto.Message, answers, compared [2]answer) {
 	d.t.Helper()
-	_, ends := req.(*pb.LeaseRevokeRequest)
 	o := d.servers[1].order
 	if o == nil || (answers[0].err == nil) != (answers[1].err == nil) {
 		d.compare(req, compared)
-		d.advance(answers, ends)
+		d.advance(answers)
 		return
 	}
-	o.wrote = nil
-	d.advance(answers, ends)
+	o.made = 0
+	d.advance(answers)
 	d.compare(req, compared)
-	o.wrote = nil
+	o.made = 0
 }
 
 // countError counts an answer that is an error.
@@ -285,7 +267,7 @@ func (s *server) translate(batches ...*pb.WatchResponse) {
 
 // learn takes the revisions of what has happened from the other server's batches,
 // which hold the events of one revision of the reference, and returns them by key.
-func (d *differ) learn(batches []*pb.WatchResponse, ends bool) map[string]int64 {
+func (d *differ) learn(batches []*pb.WatchResponse) map[string]int64 {
 	d.t.Helper()
 	revisions := make(map[string]int64)
 	var events []*mvccpb.Event
@@ -296,18 +278,12 @@ func (d *differ) learn(batches []*pb.WatchResponse, ends bool) map[string]int64 
 		revisions[string(e.GetKv().GetKey())] = e.GetKv().GetModRevision()
 	}
 	if o := d.servers[1].order; o != nil {
-		if text := o.learn(d.gen.rev, events, ends); text != "" {
+		if text := o.learn(d.gen.rev, events); text != "" {
 			d.fatal("%s at revision %d: %s: %v", d.servers[1].name, d.gen.rev, text, batches)
 		}
 		d.servers[1].translate(batches...)
 	}
 	return revisions
-}
-
-// ended tells whether a revision was the end of a lease in several shards.
-func (d *differ) ended(rev int64) bool {
-	o := d.servers[1].order
-	return o != nil && o.split(rev)
 }
 
 // learnPicked maps the lease id that each server picked onto the other's.
@@ -321,7 +297,7 @@ func (d *differ) learnPicked(answers [2]answer) {
 }
 
 // advance waits for the events up to the revision of the answers.
-func (d *differ) advance(answers [2]answer, ends bool) {
+func (d *differ) advance(answers [2]answer) {
 	d.t.Helper()
 	revisions := [2]int64{d.gen.rev, d.gen.rev}
 	for i, a := range answers {
@@ -338,7 +314,7 @@ func (d *differ) advance(answers [2]answer, ends bool) {
 	}
 	if revisions[0] > d.gen.rev {
 		d.gen.rev = revisions[0]
-		d.deliver(ends)
+		d.deliver()
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"runtime"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,8 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/latchkey-db/latchkey/e2e/harness"
 )
 
 // lie falsifies one answer of a server. It tells whether it could.
@@ -180,13 +177,6 @@ var lies = []lie{
 		r, ok := a.(*pb.LeaseGrantResponse)
 		if ok {
 			r.Header.Revision -= 2
-		}
-		return ok
-	}},
-	{name: "a write over several shards is refused for another reason", alone: true, tell: func(a any) bool {
-		s, ok := a.(*status.Status)
-		if ok = ok && strings.HasPrefix(s.Message(), harness.OverShards); ok {
-			*s = *status.New(codes.Unavailable, s.Message())
 		}
 		return ok
 	}},

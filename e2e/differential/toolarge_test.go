@@ -12,7 +12,7 @@ import (
 // A deletion whose answer is larger than what the client takes has happened, on etcd and over
 // several shards: the client's library is what refuses.
 func TestAnswerTooLargeForItsClient(t *testing.T) {
-	l := wideLayout(defaultShards)
+	l := newLayout(defaultShards)
 	everything := &pb.DeleteRangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, PrevKv: true}
 	var texts []string
 	for _, s := range []*server{startEtcd(t, "etcd"), startShards(t, l, 1)} {

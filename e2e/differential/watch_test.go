@@ -405,9 +405,8 @@ func (d *differ) cancelWatch(p *streamPair, id int64) {
 }
 
 // deliver waits for the events of the newest revision and shares them out to the
-// watches; those that keep up have to deliver them now. ends says that they may be
-// those of the end of a lease.
-func (d *differ) deliver(ends bool) {
+// watches; those that keep up have to deliver them now.
+func (d *differ) deliver() {
 	d.t.Helper()
 	first := d.streams[0]
 	all := first.watches[everythingID]
@@ -422,7 +421,7 @@ func (d *differ) deliver(ends bool) {
 			return n > 0 && batches[i][n-1].GetHeader().GetRevision() >= d.gen.rev
 		})
 	}
-	revisions := d.learn(batches[1], ends)
+	revisions := d.learn(batches[1])
 	var news []occurrence
 	for _, e := range d.compareBatches(first, all, batches)[0] {
 		news = append(news, occurrence{e, revisions[string(e.GetKv().GetKey())]})
