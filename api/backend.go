@@ -116,8 +116,9 @@ type Cluster interface {
 
 // NodeStatus is what Maintenance.Status tells of this node beside its header.
 type NodeStatus struct {
-	// DBSizeInUse is the logical size in bytes of the current versions and of the leases.
-	DBSizeInUse int64
+	// DBSize and DBSizeInUse are the logical sizes in bytes of all retained versions and of the
+	// current ones, each with the leases. The first is not below the second.
+	DBSize, DBSizeInUse int64
 	// RaftIndex and RaftAppliedIndex are the indexes of the data shards' logs that this
 	// node knows to be committed and has applied, added up over the shards.
 	RaftIndex, RaftAppliedIndex uint64

@@ -60,7 +60,7 @@ func (s *maintenanceService) Status(ctx context.Context, _ *pb.StatusRequest) (*
 		Header:  s.headers.current(),
 		Version: ServerVersion,
 		// etcd's file is never empty, and etcdctl divides by its size.
-		DbSize:           max(s.node.DBSize(), 1),
+		DbSize:           max(node.DBSize, 1),
 		DbSizeInUse:      node.DBSizeInUse,
 		DbSizeQuota:      s.quota,
 		Leader:           s.cluster.Leader(),

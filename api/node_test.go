@@ -432,7 +432,7 @@ func (n *node) Revision() int64 { return n.store.Rev() }
 func (n *node) Status() NodeStatus {
 	v := n.store.View()
 	defer v.Close()
-	return NodeStatus{DBSizeInUse: v.LiveSize(), RaftIndex: 12, RaftAppliedIndex: 11}
+	return NodeStatus{DBSize: n.DBSize(), DBSizeInUse: v.LiveSize(), RaftIndex: 12, RaftAppliedIndex: 11}
 }
 
 func (n *node) HashKV(_ context.Context, rev int64) (*pb.HashKVResponse, error) {

@@ -44,16 +44,17 @@ func (r *Router) DBSize() int64 {
 	return size
 }
 
-// LiveSize returns the logical size in bytes of the current versions and the leases on
-// this node.
-func (r *Router) LiveSize() int64 {
-	var size int64
+// Sizes returns the logical sizes in bytes of all retained versions, and of the current ones, on
+// this node, each with the leases. They are of one state of each shard: the first is not below
+// the second.
+func (r *Router) Sizes() (retained, current int64) {
 	for _, d := range r.shards {
+		leases := d.LeaseSize()
 		v := d.Store().View()
-		size += v.LiveSize() + d.LeaseSize()
+		retained, current = retained+v.Size()+leases, current+v.LiveSize()+leases
 		v.Close()
 	}
-	return size
+	return retained, current
 }
 
 // HashKV hashes the keys as they were at rev, 0 for the newest revision, as this node

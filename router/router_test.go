@@ -562,7 +562,11 @@ func TestLeasesHaveASize(t *testing.T) {
 			if got := s.DBSize() - all; got != want*lease.Bytes {
 				t.Errorf("%s: leases count for %d bytes, want %d times %d", when, got, want, lease.Bytes)
 			}
-			if got := s.LiveSize() - live; got != want*lease.Bytes {
+			retained, current := s.Sizes()
+			if retained != s.DBSize() {
+				t.Errorf("%d bytes are retained, and %d", retained, s.DBSize())
+			}
+			if got := current - live; got != want*lease.Bytes {
 				t.Errorf("%s: leases count for %d bytes in use, want %d times %d", when, got, want, lease.Bytes)
 			}
 		}

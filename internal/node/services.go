@@ -90,7 +90,8 @@ func (s services) ReadOwn(ctx context.Context) error {
 // node has them all, so that the sums of two nodes can be compared, and one that lags in any
 // log has the lower one.
 func (s services) Status() api.NodeStatus {
-	status := api.NodeStatus{DBSizeInUse: s.LiveSize()}
+	var status api.NodeStatus
+	status.DBSize, status.DBSizeInUse = s.Sizes()
 	for _, d := range s.node.shards {
 		// The applied index first, which the committed one is then not below.
 		status.RaftAppliedIndex += d.Replica().Applied()
