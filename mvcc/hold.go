@@ -121,7 +121,7 @@ func (s *Store) Met(reads, writes []keys.Span) (ids []string) {
 }
 
 // AwaitSettled waits until ready, which is asked again whenever holds have gone from the
-// published state, returns true.
+// published state and by AskAgain, returns true.
 func (s *Store) AwaitSettled(ctx context.Context, ready func() bool) error {
 	for {
 		settled := s.hub.nextSettled()
@@ -134,6 +134,13 @@ func (s *Store) AwaitSettled(ctx context.Context, ready func() bool) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// AskAgain has those who wait in AwaitSettled ask whether they are ready.
+func (s *Store) AskAgain() {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.hub.settledLocked()
 }
 
 // Hold lets a transaction hold keys, until Insert or Release. The caller has found that they

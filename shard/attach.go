@@ -163,7 +163,7 @@ func (d *Data) attachOnce(ctx context.Context, p raft.Proposal, ids []int64, com
 // returns the lease's incarnation. Errors are those of Replica.Propose,
 // lease.ErrNotFound and lease.ErrEnding. While the lease ends it waits until its keys are gone.
 func (d *Data) Register(ctx context.Context, id int64, shardID uint64) (uint64, error) {
-	if err := d.awaitFree(ctx, &need{leases: []int64{id}}, func([]commit.ID) bool { return false }); err != nil {
+	if err := d.awaitNeed(ctx, &need{leases: []int64{id}}); err != nil {
 		return 0, err
 	}
 	payload := binary.AppendUvarint(binary.AppendVarint(nil, id), shardID)

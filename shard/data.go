@@ -93,6 +93,8 @@ type Data struct {
 	ender        *ender
 	settler      *settler
 	holding      holding
+	// line is the Prepares under way here, while this node leads.
+	line line
 	// heldBack counts the commands that wait for transactions to let keys go.
 	heldBack atomic.Int64
 	// pending counts the commands under way that use a lease kept elsewhere.
@@ -244,7 +246,7 @@ func (d *Data) submit(ctx context.Context, p raft.Proposal, request proto.Messag
 		case *pb.TxnRequest:
 			mvcc.EachPut(req, func(put *pb.PutRequest) { n.use(put.Lease) })
 		}
-		if err := d.awaitFree(ctx, &n, func([]commit.ID) bool { return false }); err != nil {
+		if err := d.awaitNeed(ctx, &n); err != nil {
 			return o, err
 		}
 		if foreign := d.foreignLeases(shape, request); len(foreign) > 0 {

@@ -74,7 +74,12 @@ func (d *Data) take(ctx context.Context, p raft.Proposal, g *Guard, s *Step) (o 
 		p.Payload = append(appendChecks(nil, g, nil), s.payload()...)
 		return d.replica.Decide(ctx, p)
 	}
-	if err := d.awaitTurn(ctx, s); err != nil {
+	w := d.line.enter(s.Prepare)
+	defer func() {
+		d.line.leave(w)
+		d.store.AskAgain()
+	}()
+	if err := d.awaitTurn(ctx, s, w); err != nil {
 		return o, err
 	}
 	p.Writes = raft.Writes{Spans: s.Prepare.Writes, Unknown: !s.Prepare.End.IsZero()}
@@ -146,19 +151,21 @@ func (d *Data) intact(id int64) bool {
 	return ok && rec.Intact
 }
 
-// awaitTurn waits until nobody holds what a Prepare is for. It returns ErrYounger if an
-// older transaction does, for which it would have to wait with keys of its own in hand.
-func (d *Data) awaitTurn(ctx context.Context, s *Step) error {
+// awaitTurn waits until nobody holds what a Prepare is for, and until it is the next of those that wait
+// for that. It returns ErrYounger if an older transaction holds that or is before it, for which it
+// would have to wait with keys of its own in hand.
+func (d *Data) awaitTurn(ctx context.Context, s *Step, w *inLine) error {
 	n := &need{reads: s.Prepare.Reads, writes: s.Prepare.Writes, leases: s.Prepare.Leases}
 	if end := s.Prepare.End; !end.IsZero() {
 		n.end, n.writes = end.Lease.ID, points(d.leases.KeysOf(end.Lease))
 	}
 	var younger bool
-	err := d.awaitFree(ctx, n, func(met []commit.ID) bool {
-		younger = !s.Patient && slices.ContainsFunc(met, func(id commit.ID) bool {
+	next := func() bool { return d.line.next(w, func() bool { return d.free(n) }) }
+	err := d.awaitFree(ctx, next, func() bool {
+		younger = !s.Patient && (d.line.behind(w) || slices.ContainsFunc(d.met(n), func(id commit.ID) bool {
 			h, ok := d.transactions.Held(id)
 			return ok && h.Age.Compare(s.Prepare.Age) < 0
-		})
+		}))
 		return younger
 	})
 	if younger {
@@ -176,10 +183,10 @@ func points(of [][]byte) []keys.Span {
 	return spans
 }
 
-// awaitFree waits until nothing keeps a command from being carried out that needs n, or until
-// enough, which is told which transactions it meets, returns true.
-func (d *Data) awaitFree(ctx context.Context, n *need, enough func(met []commit.ID) bool) error {
-	if d.free(n) {
+// awaitFree waits until free, which says that nothing keeps a command from being carried out, or
+// enough returns true.
+func (d *Data) awaitFree(ctx context.Context, free, enough func() bool) error {
+	if free() {
 		return nil
 	}
 	if d.heldBack.Add(1) > maxHeldBack {
@@ -187,7 +194,12 @@ func (d *Data) awaitFree(ctx context.Context, n *need, enough func(met []commit.
 		return raft.ErrTooManyRequests
 	}
 	defer d.heldBack.Add(-1)
-	return d.awaitSettled(ctx, func() bool { return d.free(n) || enough(d.met(n)) })
+	return d.awaitSettled(ctx, func() bool { return free() || enough() })
+}
+
+// awaitNeed waits until nothing keeps a command from being carried out that needs n.
+func (d *Data) awaitNeed(ctx context.Context, n *need) error {
+	return d.awaitFree(ctx, func() bool { return d.free(n) }, func() bool { return false })
 }
 
 // awaitSettled is Store.AwaitSettled for a leader: it returns raft.ErrNotLeader when this node
