@@ -129,6 +129,6 @@ func buildServers(ctx context.Context, dir string) ([]server, error) {
 	}
 	return []server{
 		{name: "etcd", command: []string{etcd}},
-		{name: "latchkey", command: []string{latchkey, "--feature-gates=WritesOverShards=true", "--initial-splits", "{}"}},
+		{name: "latchkey", command: []string{latchkey, "--initial-splits", "{}"}},
 	}, nil
 }

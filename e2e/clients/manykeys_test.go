@@ -47,7 +47,7 @@ func fillMany(t *testing.T, c *clientv3.Client) {
 // A deletion of very many keys on eight shards is one revision, and answers with all of them where
 // that is asked for.
 func TestDeleteOfManyKeysOverShards(t *testing.T) {
-	p := harness.NewProcess(t, harness.SplitsFlag, manySplit, harness.WritesOverShards)
+	p := harness.NewProcess(t, harness.SplitsFlag, manySplit)
 	c := p.Client()
 	defer c.Close()
 	for _, asks := range []struct {

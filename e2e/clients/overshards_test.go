@@ -34,7 +34,7 @@ func TestWritesOverShards(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := harness.NewProcess(t, harness.SplitsFlag, story.splits, harness.WritesOverShards)
+			p := harness.NewProcess(t, harness.SplitsFlag, story.splits)
 			c := p.Client()
 			defer c.Close()
 			story.run(t, p, c)

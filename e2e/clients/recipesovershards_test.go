@@ -35,7 +35,7 @@ func TestRecipesOverShards(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := harness.NewProcess(t, harness.SplitsFlag, recipe.splits, harness.WritesOverShards)
+			p := harness.NewProcess(t, harness.SplitsFlag, recipe.splits)
 			c := p.Client()
 			defer c.Close()
 			recipe.run(t, p, c)

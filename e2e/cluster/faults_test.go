@@ -22,7 +22,7 @@ func TestFaults(t *testing.T) {
 	}
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		c := newCluster(t, shards, kinds, faults.OverShards)
+		c := newCluster(t, shards, kinds)
 		seed := harness.Seed(t, "./e2e/cluster", shards)
 		n := &faults.Nemesis{
 			Cluster: c.Cluster, Gear: c.gear, Report: &faults.Report{}, Kinds: kinds,

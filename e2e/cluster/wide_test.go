@@ -25,7 +25,7 @@ const (
 // keys no longer than two seconds after there are new leaders, take place whole or not at all,
 // and at one revision.
 func TestTransactionsSettle(t *testing.T) {
-	c := newCluster(t, 4, nil, faults.OverShards)
+	c := newCluster(t, 4, nil)
 	report := &faults.Report{}
 	seed := harness.Seed(t, "./e2e/cluster", c.shards)
 	work, stop := context.WithCancel(t.Context())

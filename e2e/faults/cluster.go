@@ -328,9 +328,6 @@ func (n *Node) Log() string {
 	return string(bytes.TrimSpace(text))
 }
 
-// OverShards is the flag that has a node carry out writes over several shards.
-const OverShards = "--feature-gates=WritesOverShards=true"
-
 // Splits returns the value of --initial-splits that cuts the letters into so many parts.
 func Splits(shards int) string {
 	var splits []string

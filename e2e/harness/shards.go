@@ -21,12 +21,8 @@ func Follows(rev, after int64) bool { return rev == after+1 || FourShards() && r
 // SplitsFlag is the flag of a server that divides its keys among shards.
 const SplitsFlag = "--initial-splits"
 
-// WritesOverShards is the flag of a server that carries out writes over several shards, and
-// NoWritesOverShards of one that refuses them.
-const (
-	WritesOverShards   = "--feature-gates=WritesOverShards=true"
-	NoWritesOverShards = "--feature-gates=WritesOverShards=false"
-)
+// NoWritesOverShards is the flag of a server that refuses writes over several shards.
+const NoWritesOverShards = "--feature-gates=WritesOverShards=false"
 
 // FourShards says that servers have four data shards: revisions may have gaps.
 func FourShards() bool { return os.Getenv(fourShardsVariable) == "4" }

@@ -115,7 +115,7 @@ func soak(ctx context.Context, o options, out io.Writer) (err error) {
 	n := &faults.Nemesis{Report: &faults.Report{}, Kinds: kinds, Longest: o.longest, Rest: o.rest}
 	layout := faults.Options{Binary: o.binary, Nodes: 3, Dir: o.dir}
 	if splits := faults.Splits(o.shards); splits != "" {
-		layout.Args = []string{"--initial-splits", splits, faults.OverShards}
+		layout.Args = []string{"--initial-splits", splits}
 	}
 	if n.Gear, err = faults.NewGear(kinds, layout.Nodes, o.dir); err != nil {
 		return err
