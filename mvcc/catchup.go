@@ -21,9 +21,9 @@ const (
 // catchUp reads the next batch of a lagging watcher from history.
 type catchUp struct {
 	s *Store
-	// st is pinned.
-	st *state
-	w  *watcher
+	w *watcher
+	// compact is the revision up to which history may be gone.
+	compact int64
 	// from and to are the first and the last revision to read; run moves from behind what
 	// it has read.
 	from, to int64
@@ -134,7 +134,7 @@ func (c *catchUp) add(key []byte, at stamp) error {
 	}
 	size := len(key) + int(it.size) + eventOverhead
 	// The state before a revision is known if that is not compacted.
-	if c.w.opts.PrevKV && at.rev > max(c.st.compact, c.w.opts.Compacted) && (it.dead || it.create != it.mod) {
+	if c.w.opts.PrevKV && at.rev > max(c.compact, c.w.opts.Compacted) && (it.dead || it.create != it.mod) {
 		prev, err := c.before(key, at.rev)
 		if err != nil {
 			return err

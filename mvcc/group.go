@@ -246,11 +246,17 @@ func (g *Group) pollLocked(w *watcher) (WatchBatch, bool, error) {
 	}
 	st := g.s.pin()
 	defer st.unpin()
-	if w.next < st.compact && w.next <= st.base {
+	have := keptHistory{epoch: st.epoch, compact: st.compact, base: st.base}
+	if w.kept != nil {
+		have = *w.kept
+		have.epoch.pins.Add(1)
+		defer have.epoch.pins.Add(-1)
+	}
+	if w.next < have.compact && w.next <= have.base {
 		w.becomeLocked(watcherEnded)
 		return WatchBatch{ID: w.id, CompactRev: st.compact}, true, nil
 	}
-	c := catchUp{s: g.s, st: st, w: w, from: w.next, to: st.readable(w.span)}
+	c := catchUp{s: g.s, compact: have.compact, w: w, from: w.next, to: st.readable(w.span)}
 	if w.next <= c.to {
 		g.s.hub.mu.Unlock()
 		err := c.run()

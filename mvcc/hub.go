@@ -119,7 +119,7 @@ func (h *hub) publish(w *Writer, st *state) {
 	st.resolved = max(old.resolved, st.rev)
 	if h.synced > 0 {
 		for _, set := range w.held {
-			h.retireLocked(set, old.resolved)
+			h.retireLocked(set, old)
 		}
 		for i := range w.pending.changes {
 			h.dispatchLocked(w, &w.pending.changes[i])
@@ -131,6 +131,9 @@ func (h *hub) publish(w *Writer, st *state) {
 		h.overflowed = h.overflowed[:0]
 	}
 	w.pending.dropValues()
+	if st.epoch != old.epoch {
+		h.compactedLocked(old.epoch)
+	}
 	if w.reheld {
 		st.holds.settle(old)
 	}
@@ -189,6 +192,7 @@ func (h *hub) offerLocked(set *watcherSet, e *liveEvent) {
 func (h *hub) rewindLocked(before int64, st *state) {
 	for g := range h.groups {
 		for _, w := range g.watchers {
+			w.releaseLocked()
 			switch w.state {
 			case watcherSynced:
 				if w.set != nil {

@@ -8,14 +8,52 @@ import (
 
 // retireLocked makes the synced watchers of keys in set, which a batch that is being
 // published has held exclusively, read history: a change to them may come in below others
-// that watchers would be offered before it. They have been served up to before. h.mu must be
-// held.
-func (h *hub) retireLocked(set keys.Set, before int64) {
+// that watchers would be offered before it. They have been served up to what st, the state before,
+// has resolved. h.mu must be held.
+func (h *hub) retireLocked(set keys.Set, st *state) {
 	for _, met := range h.watching(set) {
 		for len(met.list) > 0 {
 			w := met.list[len(met.list)-1]
 			h.removeLocked(w)
-			w.lagLocked(max(w.min, before+1))
+			w.lagLocked(max(w.min, st.resolved+1))
+			w.keepLocked(st)
+		}
+	}
+}
+
+// keptHistory is what Sweep leaves of history for a watcher that has had everything when a hold made
+// it read history: a compaction that comes before it has read on must not take what it would have been offered.
+// It is left until the watcher has caught up, or until the next compaction but one.
+type keptHistory struct {
+	// epoch is pinned, and compact and base are those of a state of it.
+	epoch         *epoch
+	compact, base int64
+}
+
+// keepLocked keeps history from st, the newest state, on for the watcher. hub.mu must be held.
+func (w *watcher) keepLocked(st *state) {
+	if w.kept == nil {
+		st.epoch.pins.Add(1)
+		w.kept = &keptHistory{epoch: st.epoch, compact: st.compact, base: st.base}
+	}
+}
+
+// releaseLocked ends what keepLocked began. hub.mu must be held.
+func (w *watcher) releaseLocked() {
+	if w.kept != nil {
+		w.kept.epoch.pins.Add(-1)
+		w.kept = nil
+	}
+}
+
+// compactedLocked lets go of the history that is kept since before last, the epoch that a compaction has just
+// ended. h.mu must be held.
+func (h *hub) compactedLocked(last *epoch) {
+	for g := range h.groups {
+		for _, w := range g.watchers {
+			if w.kept != nil && w.kept.epoch != last {
+				w.releaseLocked()
+			}
 		}
 	}
 }

@@ -102,6 +102,9 @@ type watcher struct {
 	listed bool
 	// behind says that it is counted in its group's number of those behind.
 	behind bool
+	// kept is the history that is kept for a watcher that reads it because of a hold, nil for
+	// others.
+	kept *keptHistory
 
 	// set and slot say where the hub has a synced watcher. set is nil if its
 	// span is empty.
@@ -200,6 +203,7 @@ func (w *watcher) placeLocked(st *state) {
 	case w.next <= st.readable(w.span):
 	case st.holds.exclude(w.span):
 		w.becomeLocked(watcherParked)
+		w.keepLocked(st)
 	default:
 		w.syncLocked()
 	}
@@ -221,6 +225,7 @@ func (w *watcher) becomeLocked(state watcherState) {
 	case watcherParked:
 		h.parked[w] = struct{}{}
 	case watcherSynced, watcherEnded, watcherRemoved:
+		w.releaseLocked()
 	}
 	w.state = state
 }
