@@ -10,15 +10,12 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/internal/backup"
 )
 
-const (
-	// snapshotChunk is the size in bytes of the pieces in which a backup is sent.
-	snapshotChunk = 32 << 10
-	// snapshotAlign is what the length of a backup is a multiple of, without its
-	// checksum. Clients take any other length for a broken transfer.
-	snapshotAlign = 512
-)
+// snapshotChunk is the size in bytes of the pieces in which a backup is sent.
+const snapshotChunk = 32 << 10
 
 // Snapshot sends a backup of the keyspace in chunks, and last its SHA-256. Every
 // message says how many bytes of the backup remain, so the backup is written to a
@@ -66,7 +63,7 @@ func (s *maintenanceService) spoolSnapshot(ctx context.Context, f *os.File) (int
 	if err != nil {
 		return 0, fmt.Errorf("measure snapshot file: %w", err)
 	}
-	size = (size + snapshotAlign - 1) / snapshotAlign * snapshotAlign
+	size = (size + backup.Align - 1) / backup.Align * backup.Align
 	if err := f.Truncate(size); err != nil {
 		return 0, fmt.Errorf("pad snapshot file: %w", err)
 	}

@@ -1,36 +1,22 @@
 package router
 
 import (
-	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"io"
 	"maps"
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkey-db/latchkey/internal/backup"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/lease"
 )
 
-// A backup is the magic, the revision, then records of a letter, a length and a
-// body: 'l' a lease (its etcd LeaseGrantRequest), 'k' a key (its etcd
-// mvccpb.KeyValue), and 'e' the end, whose body is the CRC-32C of all before it.
-// Numbers are unsigned varints, the checksum is big-endian.
-const backupMagic = "latchkey backup 1\n"
-
-const (
-	backupLease byte = 'l'
-	backupKey   byte = 'k'
-	backupEnd   byte = 'e'
-	// backupChunk is about how many bytes of keys are read at a time.
-	backupChunk = 1 << 20
-)
+// backupChunk is about how many bytes of keys are read at a time.
+const backupChunk = 1 << 20
 
 // WriteSnapshot writes a backup: all leases and all current keys of one
 // revision.
@@ -40,22 +26,14 @@ func (r *Router) WriteSnapshot(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	defer s.close()
-	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
-	b := &backup{out: bufio.NewWriterSize(io.MultiWriter(w, sum), 256<<10)}
-	b.bytes([]byte(backupMagic))
-	b.bytes(binary.AppendUvarint(nil, uint64(s.rev)))
+	b := backup.NewWriter(w, s.rev)
 	for _, id := range slices.Sorted(maps.Keys(s.leases)) {
-		b.message(backupLease, &pb.LeaseGrantRequest{ID: id, TTL: s.leases[id].TTL})
+		b.Lease(&pb.LeaseGrantRequest{ID: id, TTL: s.leases[id].TTL})
 	}
 	if err := s.writeKeys(ctx, b); err != nil {
 		return err
 	}
-	if err := errors.Join(b.err, b.out.Flush()); err != nil {
-		return err
-	}
-	end := append([]byte{backupEnd, 4}, binary.BigEndian.AppendUint32(nil, sum.Sum32())...)
-	_, err = w.Write(end)
-	return err
+	return b.Close()
 }
 
 // backupState is all keys at one revision, and the leases.
@@ -140,7 +118,7 @@ func (r *Router) newestBackup(ctx context.Context, s *backupState) (_ *backupSta
 
 // writeKeys writes the keys. A lease that came and went while the view was opened is
 // written with the shortest life, before the first of its keys.
-func (s *backupState) writeKeys(ctx context.Context, b *backup) error {
+func (s *backupState) writeKeys(ctx context.Context, b *backup.Writer) error {
 	parts, err := s.r.parts(keys.Span{})
 	if err != nil {
 		return err
@@ -154,40 +132,15 @@ func (s *backupState) writeKeys(ctx context.Context, b *backup) error {
 			for _, kv := range chunk.Kvs {
 				if _, known := s.leases[kv.Lease]; kv.Lease != 0 && !known {
 					s.leases[kv.Lease] = lease.Record{ID: kv.Lease, TTL: 1}
-					b.message(backupLease, &pb.LeaseGrantRequest{ID: kv.Lease, TTL: 1})
+					b.Lease(&pb.LeaseGrantRequest{ID: kv.Lease, TTL: 1})
 				}
-				b.message(backupKey, kv)
+				b.Key(kv)
 			}
-			return b.err
+			return b.Err()
 		})
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// backup writes records and keeps the first error.
-type backup struct {
-	out *bufio.Writer
-	buf []byte
-	err error
-}
-
-func (b *backup) bytes(p []byte) {
-	if b.err == nil {
-		_, b.err = b.out.Write(p)
-	}
-}
-
-func (b *backup) message(letter byte, m proto.Message) {
-	body, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(b.buf[:0], m)
-	if err != nil {
-		b.err = errors.Join(b.err, err)
-		return
-	}
-	b.buf = body
-	b.bytes([]byte{letter})
-	b.bytes(binary.AppendUvarint(nil, uint64(len(body))))
-	b.bytes(body)
 }

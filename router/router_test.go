@@ -702,8 +702,8 @@ type backupContent struct {
 func readBackup(t *testing.T, backup []byte) backupContent {
 	t.Helper()
 	in := bytes.NewReader(backup)
-	magic := make([]byte, len(backupMagic))
-	if _, err := io.ReadFull(in, magic); err != nil || string(magic) != backupMagic {
+	magic := make([]byte, len("latchkey backup 1\n"))
+	if _, err := io.ReadFull(in, magic); err != nil || string(magic) != "latchkey backup 1\n" {
 		t.Fatalf("magic %q, %v", magic, err)
 	}
 	var b backupContent
@@ -726,19 +726,19 @@ func readBackup(t *testing.T, backup []byte) backupContent {
 			t.Fatal(err)
 		}
 		switch letter {
-		case backupLease:
+		case 'l':
 			l := &pb.LeaseGrantRequest{}
 			if err := proto.Unmarshal(body, l); err != nil {
 				t.Fatal(err)
 			}
 			b.leases = append(b.leases, l)
-		case backupKey:
+		case 'k':
 			kv := &mvccpb.KeyValue{}
 			if err := proto.Unmarshal(body, kv); err != nil {
 				t.Fatal(err)
 			}
 			b.keys = append(b.keys, kv)
-		case backupEnd:
+		case 'e':
 			sum := crc32.Checksum(backup[:at], crc32.MakeTable(crc32.Castagnoli))
 			if binary.BigEndian.Uint32(body) != sum {
 				t.Errorf("checksum %x, want %08x", body, sum)

@@ -199,6 +199,13 @@ func ctlMaintenance(t *testing.T, c *ctl) {
 	if info, err := os.Stat(path); err != nil || info.Size()%512 != 32 {
 		t.Errorf("snapshot: %v, %v", info, err)
 	}
+	server, err := harness.Server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(server, "snapshot", "status", path, "--json").CombinedOutput(); err != nil || !strings.Contains(string(out), `"version":"1"`) {
+		t.Errorf("status of the snapshot: %v: %s", err, out)
+	}
 	c.refused("bad leader transferee|not found", "move-leader", "1234")
 	c.refused("member not found", "member", "remove", "1234")
 	c.run("etcdctl version: 3.7.3", "version")

@@ -26,8 +26,9 @@ type Streams struct {
 
 // commands by the first argument.
 var commands = map[string]func(ctx context.Context, args []string, s Streams) (int, error){
-	"lock":  runLock,
-	"locks": runLocks,
+	"lock":     runLock,
+	"locks":    runLocks,
+	"snapshot": runSnapshot,
 }
 
 // Known reports whether the first of the binary's arguments names a command of this package.

@@ -259,11 +259,11 @@ func statusErrors(s *source) []string {
 	return uses(s, "google.golang.org/grpc/status", statusNames, "makes a gRPC status with status.")
 }
 
-// forOperators lists, by package, the exported errors that end a node or keep it from
-// starting: the operator reads them as they are.
+// forOperators lists, by package, the exported errors that end a node, keep it from
+// starting or tell of a backup: the operator reads them as they are.
 var forOperators = map[string]string{
 	"internal/datadir": "*", "internal/node": "*", "internal/raftlog": "ErrDamaged", "internal/raft": "ErrDisagree",
-	"internal/keys": "ErrNewer", "system": "Err[SIN]*",
+	"internal/keys": "ErrNewer", "system": "Err[SIN]*", "internal/backup": "*",
 }
 
 // sentinels finds errors that other packages meet and that don't begin with the name of

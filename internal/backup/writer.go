@@ -1,0 +1,68 @@
+package backup
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"hash"
+	"hash/crc32"
+	"io"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// Writer writes a backup, without the padding and the SHA-256. It keeps the first error.
+type Writer struct {
+	to  io.Writer
+	sum hash.Hash32
+	out *bufio.Writer
+	buf []byte
+	err error
+}
+
+// NewWriter begins a backup of a revision.
+func NewWriter(w io.Writer, rev int64) *Writer {
+	sum := crc32.New(castagnoli)
+	b := &Writer{to: w, sum: sum, out: bufio.NewWriterSize(io.MultiWriter(w, sum), 256<<10)}
+	b.bytes([]byte(magic))
+	b.bytes(binary.AppendUvarint(nil, uint64(rev)))
+	return b
+}
+
+// Lease writes a lease. It comes before the first key that has it.
+func (b *Writer) Lease(l *pb.LeaseGrantRequest) { b.message(letterLease, l) }
+
+// Key writes a key. Keys come in rising order.
+func (b *Writer) Key(kv *mvccpb.KeyValue) { b.message(letterKey, kv) }
+
+// Err returns the first error so far.
+func (b *Writer) Err() error { return b.err }
+
+// Close writes the end, and returns the first error.
+func (b *Writer) Close() error {
+	if err := errors.Join(b.err, b.out.Flush()); err != nil {
+		return err
+	}
+	_, err := b.to.Write(append([]byte{letterEnd, crc32.Size}, binary.BigEndian.AppendUint32(nil, b.sum.Sum32())...))
+	return err
+}
+
+func (b *Writer) bytes(p []byte) {
+	if b.err == nil {
+		_, b.err = b.out.Write(p)
+	}
+}
+
+func (b *Writer) message(letter byte, m proto.Message) {
+	body, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(b.buf[:0], m)
+	if err != nil {
+		b.err = errors.Join(b.err, err)
+		return
+	}
+	b.buf = body
+	b.bytes([]byte{letter})
+	b.bytes(binary.AppendUvarint(nil, uint64(len(body))))
+	b.bytes(body)
+}

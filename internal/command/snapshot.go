@@ -1,0 +1,85 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/latchkey-db/latchkey/internal/backup"
+)
+
+const snapshotUsage = `Usage:
+  latchkey snapshot status FILE [flags]   what a backup holds, after all of it has been checked
+
+Backups are saved by etcdctl snapshot save.
+
+`
+
+func runSnapshot(_ context.Context, args []string, s Streams) (int, error) {
+	set := flag.NewFlagSet("snapshot", flag.ContinueOnError)
+	asJSON := set.Bool("json", false, "print JSON")
+	args, err := parse(set, snapshotUsage, args, s)
+	switch {
+	case err != nil:
+		return 0, err
+	case len(args) == 0:
+		return 0, fmt.Errorf("no command; %w", errUsage)
+	case args[0] != "status" || len(args) != 2:
+		return 0, fmt.Errorf("the arguments are not those of a command; %w", errUsage)
+	}
+	summary, err := readBackup(args[1], backup.Contents{})
+	if err != nil {
+		return 0, err
+	}
+	p := newPrinter(s.Out, *asJSON)
+	p.summaryOf(summary)
+	return 0, p.flush()
+}
+
+// readBackup reads and checks the backup in a file.
+func readBackup(path string, c backup.Contents) (summary backup.Summary, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return summary, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return summary, err
+	}
+	if summary, err = backup.Read(f, info.Size(), c); err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return summary, err
+}
+
+// summaryOf prints what a backup holds, by the names that etcdutl has for it.
+func (p *printer) summaryOf(b backup.Summary) {
+	if p.json != nil {
+		p.encode(struct {
+			Hash     uint32 `json:"hash"`
+			Revision int64  `json:"revision"`
+			Keys     int    `json:"totalKey"`
+			Size     int64  `json:"totalSize"`
+			Version  string `json:"version"`
+			Leases   int    `json:"leases"`
+		}{b.Hash, b.Revision, b.Keys, b.Size, backup.Version, b.Leases})
+		return
+	}
+	p.columns("HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION", "LEASES")
+	p.row(fmt.Sprintf("%x", b.Hash), b.Revision, b.Keys, bytesOf(b.Size), backup.Version, b.Leases)
+}
+
+// bytesOf is a number of bytes as people read it.
+func bytesOf(n int64) string {
+	if n < 1000 {
+		return fmt.Sprint(n, " B")
+	}
+	size, units := float64(n)/1000, "kMGT"
+	for size >= 1000 && len(units) > 1 {
+		size, units = size/1000, units[1:]
+	}
+	return fmt.Sprintf("%.1f %cB", size, units[0])
+}
