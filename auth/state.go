@@ -78,6 +78,12 @@ func New() *State {
 	}
 }
 
+// Same reports whether no user, role or setting has changed between two states of one
+// cluster. Logins change none.
+func (s *State) Same(other *State) bool {
+	return s.Revision == other.Revision && s.Epoch == other.Epoch
+}
+
 // Index works the users' rights out. It is called once all records are there.
 func (s *State) Index() {
 	for name := range s.Users {
@@ -133,9 +139,7 @@ func (s *State) RoleGet(id Identity, r *pb.AuthRoleGetRequest) (*pb.AuthRoleGetR
 		resp.Perm = append(resp.Perm, &authpb.Permission{PermType: authpb.Permission_READWRITE, RangeEnd: []byte{0}})
 		return resp, nil
 	}
-	for _, p := range role.Permissions {
-		resp.Perm = append(resp.Perm, &authpb.Permission{PermType: p.Type, Key: p.Key, RangeEnd: p.End})
-	}
+	resp.Perm = role.Message().KeyPermission
 	return resp, nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/backup"
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
@@ -18,7 +19,7 @@ import (
 // backupChunk is about how many bytes of keys are read at a time.
 const backupChunk = 1 << 20
 
-// WriteSnapshot writes a backup: all leases and all current keys of one
+// WriteSnapshot writes a backup: all leases, users and roles and all current keys of one
 // revision.
 func (r *Router) WriteSnapshot(ctx context.Context, w io.Writer) error {
 	s, err := r.backupState(ctx)
@@ -30,33 +31,46 @@ func (r *Router) WriteSnapshot(ctx context.Context, w io.Writer) error {
 	for _, id := range slices.Sorted(maps.Keys(s.leases)) {
 		b.Lease(&pb.LeaseGrantRequest{ID: id, TTL: s.leases[id].TTL})
 	}
+	writeUsers(b, s.users)
 	if err := s.writeKeys(ctx, b); err != nil {
 		return err
 	}
 	return b.Close()
 }
 
-// backupState is all keys at one revision, and the leases.
+// writeUsers writes users and roles by name.
+func writeUsers(b *backup.Writer, users *auth.State) {
+	b.Auth(&pb.AuthStatusResponse{Enabled: users.Enabled, AuthRevision: users.Revision})
+	for _, name := range slices.Sorted(maps.Keys(users.Roles)) {
+		b.Role(users.Roles[name].Message())
+	}
+	for _, name := range slices.Sorted(maps.Keys(users.Users)) {
+		b.User(users.Users[name].Message())
+	}
+}
+
+// backupState is all keys at one revision, the leases and the users.
 type backupState struct {
 	*view
 	leases map[int64]lease.Record
+	users  *auth.State
 }
 
 // backupState is the newest state, or what this node holds where there is no majority to prove
 // what the newest is.
 func (r *Router) backupState(ctx context.Context) (*backupState, error) {
-	s := &backupState{leases: make(map[int64]lease.Record)}
+	s := &backupState{}
 	var all []reading
 	for _, d := range r.shards {
 		all = append(all, reading{d: d})
 	}
 	err := r.awaitLed(ctx, all)
 	if err == nil {
-		s, err = r.newestBackup(ctx, s)
+		s, err = r.newestBackup(ctx)
 	}
 	// Where each shard has a leader, or seems to, it is no backup that could not be proved.
 	if errors.Is(err, errNoLeader) || errors.Is(err, raft.ErrTimeout) && r.leaderless() {
-		return r.heldBackup(s), nil
+		return r.heldBackup(), nil
 	}
 	return s, err
 }
@@ -72,8 +86,8 @@ func (r *Router) leaderless() bool {
 }
 
 // heldBackup is all that this node holds of each shard, which need not be of one revision.
-func (r *Router) heldBackup(s *backupState) *backupState {
-	s.view = &view{r: r, compacted: -1}
+func (r *Router) heldBackup() *backupState {
+	s := &backupState{leases: make(map[int64]lease.Record), view: &view{r: r, compacted: -1}, users: r.knownUsers()}
 	for _, d := range r.shards {
 		d.Replica().Between(func() {
 			v := d.Store().View()
@@ -87,9 +101,28 @@ func (r *Router) heldBackup(s *backupState) *backupState {
 	return s
 }
 
-// newestBackup takes the leases before the view and with it, so that those are there which
+// newestBackup is the newest state. Users and roles have no revision: they were those of the
+// moment at which the keys were, if they were the same before and after.
+func (r *Router) newestBackup(ctx context.Context) (*backupState, error) {
+	users, err := r.ConfirmUsers(ctx)
+	for err == nil {
+		s, opened := r.openBackup(ctx)
+		if opened != nil {
+			return nil, opened
+		}
+		s.users = users
+		if users, err = r.ConfirmUsers(ctx); err == nil && users.Same(s.users) {
+			return s, nil
+		}
+		s.close()
+	}
+	return nil, err
+}
+
+// openBackup takes the leases before the view and with it, so that those are there which
 // end meanwhile.
-func (r *Router) newestBackup(ctx context.Context, s *backupState) (_ *backupState, err error) {
+func (r *Router) openBackup(ctx context.Context) (_ *backupState, err error) {
+	s := &backupState{leases: make(map[int64]lease.Record)}
 	take := func() {
 		for _, d := range r.shards {
 			for _, rec := range d.Leases() {

@@ -43,6 +43,11 @@ type fixedSystem struct{ state system.State }
 
 func (m fixedSystem) State() *system.State { return &m.state }
 
+// newestUsers says that the users that the system shows are the newest.
+type newestUsers struct{ UserStore }
+
+func (newestUsers) ConfirmUsers(context.Context) error { return nil }
+
 const hostID = "00000000-0000-4000-8000-000000000001"
 
 // testCluster is a router over real shards in one process, on memory file systems and
@@ -102,7 +107,7 @@ func newTestCluster(t *testing.T, m placement.Map, leaderless bool) *testCluster
 		System: fixedSystem{system.State{
 			Map: m, Order: system.OrderRecord{Compacted: -1}, Cluster: system.ClusterRecord{Version: system.Version},
 		}},
-		Order: order, Self: 1, Shards: s.shards, Timeout: 7 * time.Second, WideWrites: true,
+		Order: order, UserStore: newestUsers{}, Self: 1, Shards: s.shards, Timeout: 7 * time.Second, WideWrites: true,
 	})
 	for _, d := range s.shards {
 		d.Connect(s.Router)
@@ -732,6 +737,10 @@ func readBackup(t *testing.T, backup []byte) backupContent {
 				t.Fatal(err)
 			}
 			b.leases = append(b.leases, l)
+		case 'a':
+			if a := (&pb.AuthStatusResponse{}); proto.Unmarshal(body, a) != nil || a.Enabled || a.AuthRevision != 1 {
+				t.Errorf("users are %v", a)
+			}
 		case 'k':
 			kv := &mvccpb.KeyValue{}
 			if err := proto.Unmarshal(body, kv); err != nil {

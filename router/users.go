@@ -29,10 +29,7 @@ type UserStore interface {
 // Users returns the users and roles that this node knows. No request that was
 // checked against older ones passes any more: all data shards are fenced first.
 func (r *Router) Users(ctx context.Context) (*auth.State, error) {
-	s := r.system.State().Auth
-	if s == nil {
-		return r.nobody, nil
-	}
+	s := r.knownUsers()
 	for _, d := range r.shards {
 		if d.Fence().Epoch >= s.Epoch {
 			continue
@@ -45,6 +42,15 @@ func (r *Router) Users(ctx context.Context) (*auth.State, error) {
 		}
 	}
 	return s, nil
+}
+
+// knownUsers returns the users and roles that this node knows. What was checked against
+// older ones may still pass.
+func (r *Router) knownUsers() *auth.State {
+	if s := r.system.State().Auth; s != nil {
+		return s
+	}
+	return r.nobody
 }
 
 // ProveUsers proves that no change was acknowledged before the call which users, that this

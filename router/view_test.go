@@ -3,14 +3,21 @@ package router
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 
+	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/backup"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // another returns a router over the same shards that has answered nobody yet, as that
@@ -149,6 +156,80 @@ func TestBackupWithoutTheOracle(t *testing.T) {
 		s.order = answering
 		if err := s.WriteSnapshot(t.Context(), &out); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// usersBetween changes the users, and writes then, when it is asked for the first time.
+type usersBetween struct {
+	Order
+
+	state  system.State
+	change func()
+}
+
+func (u *usersBetween) State() *system.State { return &u.state }
+
+func (u *usersBetween) Newest(ctx context.Context) (raft.Block, error) {
+	if change := u.change; change != nil {
+		u.change = nil
+		change()
+	}
+	return u.Order.Newest(ctx)
+}
+
+// A backup has the users of the moment that its keys are of: where they change while the keys are
+// looked for, what was written under the new ones is not put beside the old ones.
+func TestBackupHasTheUsersOfItsRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestCluster(t, two, false)
+		defer s.close(t)
+		users := auth.New()
+		users.Roles["old"] = &auth.Role{Name: "old", Permissions: []auth.Permission{{Type: authpb.Permission_READ, Key: []byte("a"), End: []byte("b")}}}
+		users.Users["u"] = &auth.User{Name: "u", Hash: []byte("hash"), Roles: []string{"old"}}
+		between := &usersBetween{Order: s.order, state: *s.system.State()}
+		between.state.Auth = users
+		between.change = func() {
+			next := auth.New()
+			next.Revision++
+			next.Users["v"] = &auth.User{Name: "v", NoPassword: true}
+			between.state.Auth = next
+			if _, err := s.Put(t.Context(), put("under-the-new-ones")); err != nil {
+				t.Error(err)
+			}
+		}
+		backed := func() (got string) {
+			var out bytes.Buffer
+			if err := s.WriteSnapshot(t.Context(), &out); err != nil {
+				t.Fatal(err)
+			}
+			out.Write(make([]byte, backup.Align-out.Len()%backup.Align))
+			sum := sha256.Sum256(out.Bytes())
+			out.Write(sum[:])
+			_, err := backup.Read(&out, int64(out.Len()), backup.Contents{
+				Auth: func(a *pb.AuthStatusResponse) error { got += fmt.Sprint(a.Enabled, " ", a.AuthRevision); return nil },
+				Role: func(r *authpb.Role) error {
+					got += fmt.Sprintf(" role %s %s %s", r.Name, r.KeyPermission[0].Key, r.KeyPermission[0].RangeEnd)
+					return nil
+				},
+				User: func(u *authpb.User) error {
+					got += fmt.Sprintf(" user %s %s %v %t", u.Name, u.Password, u.Roles, u.GetOptions().GetNoPassword())
+					return nil
+				},
+				Key: func(kv *mvccpb.KeyValue) error { got += " key " + string(kv.Key); return nil },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got
+		}
+		s.system = between
+		if got, want := backed(), "false 1 role old a b user u hash [old] false"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		s.order = between
+		if got, want := backed(), "false 2 user v  [] true key under-the-new-ones"; got != want {
+			t.Errorf("%s, want %s", got, want)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -29,6 +30,9 @@ func written(t *testing.T, keys int) []byte {
 	var out bytes.Buffer
 	w := backup.NewWriter(&out, 300)
 	w.Lease(&pb.LeaseGrantRequest{ID: 5, TTL: 100})
+	w.Auth(&pb.AuthStatusResponse{Enabled: true, AuthRevision: 4})
+	w.Role(&authpb.Role{Name: []byte("reader")})
+	w.User(&authpb.User{Name: []byte("alice"), Password: []byte("hash"), Roles: []string{"reader"}})
 	for i := range keys {
 		w.Key(&mvccpb.KeyValue{Key: fmt.Appendf(nil, "key%03d", i), Value: []byte("v"), CreateRevision: 2, ModRevision: int64(i) + 2, Version: 1, Lease: 5})
 	}
@@ -46,19 +50,28 @@ func TestRead(t *testing.T) {
 	records := written(t, 200)
 	whole := file(slices.Clone(records))
 	var rev, lease int64
-	var keys []string
+	var keys, users []string
 	got, err := read(whole, backup.Contents{
 		Revision: func(r int64) error { rev = r; return nil },
 		Lease:    func(l *pb.LeaseGrantRequest) error { lease = l.ID; return nil },
-		Key:      func(kv *mvccpb.KeyValue) error { keys = append(keys, string(kv.Key)); return nil },
+		Auth: func(s *pb.AuthStatusResponse) error {
+			users = append(users, fmt.Sprint(s.Enabled, s.AuthRevision))
+			return nil
+		},
+		Role: func(r *authpb.Role) error { users = append(users, string(r.Name)); return nil },
+		User: func(u *authpb.User) error { users = append(users, string(u.Name)+string(u.Password)); return nil },
+		Key:  func(kv *mvccpb.KeyValue) error { keys = append(keys, string(kv.Key)); return nil },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	hash := crc32.Checksum(records[:len(records)-6], crc32.MakeTable(crc32.Castagnoli))
-	want := backup.Summary{Hash: hash, Revision: 300, Keys: 200, Leases: 1, Size: int64(len(whole))}
+	want := backup.Summary{Hash: hash, Revision: 300, Keys: 200, Leases: 1, Users: 1, Roles: 1, Size: int64(len(whole))}
 	if got != want || rev != 300 || lease != 5 || len(keys) != 200 || keys[199] != "key199" {
 		t.Errorf("%+v, want %+v; revision %d, lease %d, keys %v", got, want, rev, lease, keys)
+	}
+	if !slices.Equal(users, []string{"true 4", "reader", "alicehash"}) {
+		t.Errorf("users are %q", users)
 	}
 	failed := errors.New("failed")
 	if _, err := read(whole, backup.Contents{Key: func(*mvccpb.KeyValue) error { return failed }}); !errors.Is(err, failed) {

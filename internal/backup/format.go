@@ -15,6 +15,9 @@ const Version = "1"
 
 const (
 	letterLease byte = 'l'
+	letterAuth  byte = 'a'
+	letterRole  byte = 'r'
+	letterUser  byte = 'u'
 	letterKey   byte = 'k'
 	letterEnd   byte = 'e'
 )

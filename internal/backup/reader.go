@@ -11,6 +11,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/protobuf/proto"
@@ -35,6 +36,9 @@ type Contents struct {
 	// Revision comes first.
 	Revision func(rev int64) error
 	Lease    func(*pb.LeaseGrantRequest) error
+	Auth     func(*pb.AuthStatusResponse) error
+	Role     func(*authpb.Role) error
+	User     func(*authpb.User) error
 	Key      func(*mvccpb.KeyValue) error
 }
 
@@ -43,8 +47,8 @@ type Summary struct {
 	// Hash is the CRC-32C of the end record.
 	Hash     uint32
 	Revision int64
-	// Keys and Leases count the records.
-	Keys, Leases int
+	// Keys, Leases, Users and Roles count the records.
+	Keys, Leases, Users, Roles int
 	// Size is that of the file in bytes.
 	Size int64
 }
@@ -159,6 +163,14 @@ func (r *reader) record() (end bool, err error) {
 	case letterLease:
 		r.summary.Leases++
 		return false, hand(body, &pb.LeaseGrantRequest{}, r.to.Lease)
+	case letterAuth:
+		return false, hand(body, &pb.AuthStatusResponse{}, r.to.Auth)
+	case letterRole:
+		r.summary.Roles++
+		return false, hand(body, &authpb.Role{}, r.to.Role)
+	case letterUser:
+		r.summary.Users++
+		return false, hand(body, &authpb.User{}, r.to.User)
 	case letterKey:
 		r.summary.Keys++
 		return false, hand(body, &mvccpb.KeyValue{}, r.to.Key)

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/protobuf/proto"
@@ -33,6 +34,15 @@ func NewWriter(w io.Writer, rev int64) *Writer {
 
 // Lease writes a lease. It comes before the first key that has it.
 func (b *Writer) Lease(l *pb.LeaseGrantRequest) { b.message(letterLease, l) }
+
+// Auth writes whether users are checked, and of which revision they are.
+func (b *Writer) Auth(s *pb.AuthStatusResponse) { b.message(letterAuth, s) }
+
+// Role writes a role.
+func (b *Writer) Role(r *authpb.Role) { b.message(letterRole, r) }
+
+// User writes a user, with the hash of the password.
+func (b *Writer) User(u *authpb.User) { b.message(letterUser, u) }
 
 // Key writes a key. Keys come in rising order.
 func (b *Writer) Key(kv *mvccpb.KeyValue) { b.message(letterKey, kv) }

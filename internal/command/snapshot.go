@@ -65,11 +65,13 @@ func (p *printer) summaryOf(b backup.Summary) {
 			Size     int64  `json:"totalSize"`
 			Version  string `json:"version"`
 			Leases   int    `json:"leases"`
-		}{b.Hash, b.Revision, b.Keys, b.Size, backup.Version, b.Leases})
+			Users    int    `json:"users"`
+			Roles    int    `json:"roles"`
+		}{b.Hash, b.Revision, b.Keys, b.Size, backup.Version, b.Leases, b.Users, b.Roles})
 		return
 	}
-	p.columns("HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION", "LEASES")
-	p.row(fmt.Sprintf("%x", b.Hash), b.Revision, b.Keys, bytesOf(b.Size), backup.Version, b.Leases)
+	p.columns("HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION", "LEASES", "USERS", "ROLES")
+	p.row(fmt.Sprintf("%x", b.Hash), b.Revision, b.Keys, bytesOf(b.Size), backup.Version, b.Leases, b.Users, b.Roles)
 }
 
 // bytesOf is a number of bytes as people read it.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -22,6 +23,10 @@ func saved(t *testing.T) []byte {
 	var out bytes.Buffer
 	w := backup.NewWriter(&out, 7)
 	w.Lease(&pb.LeaseGrantRequest{ID: 5, TTL: 100})
+	w.Auth(&pb.AuthStatusResponse{AuthRevision: 4})
+	w.Role(&authpb.Role{Name: []byte("reader")})
+	w.User(&authpb.User{Name: []byte("alice"), Roles: []string{"reader"}})
+	w.User(&authpb.User{Name: []byte("bob")})
 	w.Key(&mvccpb.KeyValue{Key: []byte("a"), CreateRevision: 2, ModRevision: 2, Version: 1})
 	w.Key(&mvccpb.KeyValue{Key: []byte("b"), CreateRevision: 3, ModRevision: 7, Version: 2})
 	if err := w.Close(); err != nil {
@@ -42,8 +47,8 @@ func TestSnapshotStatus(t *testing.T) {
 		code     int
 		out, err string
 	}{
-		{"table", whole, nil, 0, `(?s)^HASH +REVISION +TOTAL KEYS +TOTAL SIZE +VERSION +LEASES\n[0-9a-f]{1,8} +7 +2 +544 B +1 +1\n$`, "^$"},
-		{"JSON", whole, []string{"--json"}, 0, `^{"hash":[0-9]+,"revision":7,"totalKey":2,"totalSize":544,"version":"1","leases":1}\n$`, "^$"},
+		{"table", whole, nil, 0, `(?s)^HASH +REVISION +TOTAL KEYS +TOTAL SIZE +VERSION +LEASES +USERS +ROLES\n[0-9a-f]{1,8} +7 +2 +544 B +1 +1 +2 +1\n$`, "^$"},
+		{"JSON", whole, []string{"--json"}, 0, `^{"hash":[0-9]+,"revision":7,"totalKey":2,"totalSize":544,"version":"1","leases":1,"users":2,"roles":1}\n$`, "^$"},
 		{"cut", whole[:300], nil, 1, "^$", "the backup is cut"},
 		{"damaged", damaged, nil, 1, "^$", "backup"},
 		{"two files", whole, []string{"other"}, 2, "^$", "see --help"},
