@@ -23,3 +23,19 @@ func (r *Role) Message() *authpb.Role {
 	}
 	return m
 }
+
+// UserOf returns the user that etcd keeps as m.
+func UserOf(m *authpb.User) *User {
+	roles := slices.Clone(m.Roles)
+	slices.Sort(roles)
+	return &User{Name: string(m.Name), Hash: m.Password, NoPassword: m.GetOptions().GetNoPassword(), Roles: roles}
+}
+
+// RoleOf returns the role that etcd keeps as m.
+func RoleOf(m *authpb.Role) *Role {
+	r := &Role{Name: string(m.Name)}
+	for _, p := range m.KeyPermission {
+		r.Permissions = append(r.Permissions, Permission{Type: p.PermType, Key: p.Key, End: p.RangeEnd})
+	}
+	return r
+}

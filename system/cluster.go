@@ -81,6 +81,9 @@ func (c *Cluster) Bootstrap(ctx context.Context, self NodeRecord, nodes []NodeRe
 		if err != nil {
 			return nil, err
 		}
+		if restored := c.State().Order; restored.Begun {
+			p.Order = restored
+		}
 		if _, err := c.propose(ctx, kindBootstrap, p); err != nil {
 			return nil, fmt.Errorf("bootstrap cluster: %w", err)
 		}

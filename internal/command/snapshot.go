@@ -11,7 +11,8 @@ import (
 )
 
 const snapshotUsage = `Usage:
-  latchkey snapshot status FILE [flags]   what a backup holds, after all of it has been checked
+  latchkey snapshot status FILE [flags]    what a backup holds, after all of it has been checked
+  latchkey snapshot restore FILE [flags]   make the data directory of a node that begins with a backup
 
 Backups are saved by etcdctl snapshot save.
 
@@ -20,12 +21,16 @@ Backups are saved by etcdctl snapshot save.
 func runSnapshot(_ context.Context, args []string, s Streams) (int, error) {
 	set := flag.NewFlagSet("snapshot", flag.ContinueOnError)
 	asJSON := set.Bool("json", false, "print JSON")
+	var f restoreFlags
+	f.flags(set)
 	args, err := parse(set, snapshotUsage, args, s)
 	switch {
 	case err != nil:
 		return 0, err
 	case len(args) == 0:
 		return 0, fmt.Errorf("no command; %w", errUsage)
+	case args[0] == "restore" && len(args) == 2:
+		return 0, f.restore(args[1], s)
 	case args[0] != "status" || len(args) != 2:
 		return 0, fmt.Errorf("the arguments are not those of a command; %w", errUsage)
 	}

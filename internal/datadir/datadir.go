@@ -6,6 +6,7 @@
 //	raft/         the Raft logs, one directory a host
 //	state/        the state of all replicas
 //	tmp/          files that no restart keeps
+//	restore/      the backup that the node begins with, until its first start has loaded it
 //	*/INSTANCE    the marker that ties raft/ and state/ to node.json
 //
 // The logs and the state share one fate: a replica whose log was lost may have
@@ -78,6 +79,8 @@ type Identity struct {
 	LogShards uint64 `json:"log_shards"`
 	// Instance is drawn at random for this directory.
 	Instance string `json:"instance"`
+	// Restore says what the node begins with; nil for nothing.
+	Restore *Restore `json:"restore,omitempty"`
 	// Whole is set once the first start has made all files. Until then nothing in the
 	// directory is worth keeping.
 	Whole bool `json:"whole"`
@@ -223,7 +226,7 @@ func (d *Dir) open(c Config) error {
 		return err
 	}
 	if d.id.Whole {
-		err = d.checkMarkers()
+		err = errors.Join(d.checkMarkers(), d.removeBackup())
 	} else {
 		err = d.begin(c)
 	}
@@ -262,7 +265,7 @@ func (d *Dir) read() (bool, error) {
 
 // refuseParts refuses data without an identity: it would belong to nobody.
 func (d *Dir) refuseParts() error {
-	for _, part := range []string{raftDir, stateDir} {
+	for _, part := range []string{raftDir, stateDir, restoreDir} {
 		if _, err := d.fs.Stat(d.fs.PathJoin(d.path, part)); err == nil {
 			return fmt.Errorf("%w: %s has a directory %s but no %s; put the file back, or move the directory away to start an empty node",
 				ErrTorn, d.path, part, identityFile)
@@ -274,6 +277,12 @@ func (d *Dir) refuseParts() error {
 // create draws an instance and writes the identity, in the place of that of a first
 // start that was cut, if any.
 func (d *Dir) create(c Config) error {
+	if d.id.Restore != nil {
+		if d.id.NodeID != c.New.NodeID {
+			return fmt.Errorf("%w: %s", ErrRestored, d.path)
+		}
+		c.New = d.id
+	}
 	var seed [16]byte
 	if _, err := rand.Read(seed[:]); err != nil {
 		return fmt.Errorf("draw instance: %w", err)
@@ -328,7 +337,10 @@ func (d *Dir) Finish() error {
 		return nil
 	}
 	d.id.Whole = true
-	return d.write()
+	if err := d.write(); err != nil {
+		return err
+	}
+	return d.removeBackup()
 }
 
 func (d *Dir) checkMarkers() error {

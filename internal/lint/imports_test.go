@@ -44,7 +44,7 @@ var allowed = map[string][]string{
 
 	"internal/node": {
 		"api", "auth", "lock", "lock/deadlock", "router", "placement", "system", "shard", "mvcc", "lease", "internal/config",
-		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/leadership", "internal/peer", "internal/raft", "internal/remote",
+		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/leadership", "internal/peer", "internal/raft", "internal/remote", "internal/restore",
 	},
 
 	"api":             {"api/latchkey/v1", "auth", "lock", "lock/deadlock", "router", "shard", "mvcc", "lease", "internal/backup", "internal/invariant", "internal/keys", "internal/raft"},
@@ -69,7 +69,7 @@ var allowed = map[string][]string{
 	"fence/internal/statements": {"fence"},
 
 	"internal/backup":      {},
-	"internal/command":     {"api/latchkey/v1", "client", "internal/backup", "internal/etcdlog"},
+	"internal/command":     {"api/latchkey/v1", "client", "internal/backup", "internal/config", "internal/datadir", "internal/etcdlog", "internal/node"},
 	"internal/commit":      {"internal/keys", "lease", "mvcc"},
 	"internal/commitmodel": {},
 	"internal/config":      {"internal/invariant"},
@@ -84,6 +84,7 @@ var allowed = map[string][]string{
 	"internal/raft":        {"internal/invariant", "internal/keys", "internal/raftlog", "internal/share"},
 	"internal/raftlog":     {"internal/invariant"},
 	"internal/remote":      {"auth", "internal/commit", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "lease", "lock/deadlock", "mvcc", "placement", "router", "shard", "system"},
+	"internal/restore":     {"auth", "internal/backup", "internal/keys", "internal/raft", "lease", "mvcc", "placement", "system"},
 	"internal/share":       {},
 	"internal/sim":         {},
 }

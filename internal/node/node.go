@@ -22,6 +22,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	raftvfs "github.com/lni/vfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 
 	"github.com/latchkey-db/latchkey/api"
 	"github.com/latchkey-db/latchkey/auth"
@@ -142,7 +143,7 @@ func Start(o Options) (n *Node, err error) {
 	verify := func(o *Options) error { return n.others.verify(ctx, o) }
 	resume := func(*Options) error { return n.resume(ctx) }
 	for _, step := range []func(*Options) error{
-		n.openDir, n.sayStarting, n.openTLS, n.openState, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verify, n.openServer, resume,
+		n.openDir, n.sayStarting, n.openTLS, n.openState, n.loadBackup, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verify, n.openServer, resume,
 	} {
 		if err := step(&o); err != nil {
 			return n, n.explain(err)
@@ -195,18 +196,23 @@ func (n *Node) openDir(o *Options) error {
 	n.dir, err = datadir.Open(datadir.Config{
 		FS: o.StateFS, Path: o.Config.DataDir, LogShards: uint64(o.Config.LogShards),
 		MustExist: o.Config.ClusterState == config.ExistingCluster, Former: o.Config.EtcdDataDir,
-		New: datadir.Identity{
-			NodeID:       memberID(sortedURLs(self), o.Config.ClusterToken),
-			DeploymentID: deploymentID(o.Config.ClusterToken),
-			PeerSecret:   peerSecret(o.Config.ClusterToken),
-			Nodes:        firstNodes(o.Config),
-			LogShards:    defaultLogShards(),
-		},
+		New: newIdentity(o.Config, self, o.Config.ClusterToken),
 	})
 	if errors.Is(err, datadir.ErrNew) {
 		return fmt.Errorf("%w, and --initial-cluster-state=existing makes none; this version adds no nodes to a cluster", err)
 	}
 	return err
+}
+
+// newIdentity is that of a node that is made now, in a cluster that token keeps apart from others.
+func newIdentity(c *config.Config, self types.URLs, token string) datadir.Identity {
+	return datadir.Identity{
+		NodeID:       memberID(sortedURLs(self), c.ClusterToken),
+		DeploymentID: deploymentID(token),
+		PeerSecret:   peerSecret(token),
+		Nodes:        firstNodes(c),
+		LogShards:    defaultLogShards(),
+	}
 }
 
 // defaultLogShards is the number of workers that write the log, by cores. One makes the largest

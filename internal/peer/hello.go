@@ -79,7 +79,7 @@ type decision struct {
 }
 
 // anotherToken says that a node does not know the cluster's secret.
-const anotherToken = "it was started with another --initial-cluster-token"
+const anotherToken = "it was started with another --initial-cluster-token, or restored otherwise"
 
 // wrongNode says that a node was reached instead of another.
 func wrongNode(want, found uint64) string {

@@ -1,0 +1,76 @@
+package command
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/latchkey-db/latchkey/internal/backup"
+	"github.com/latchkey-db/latchkey/internal/config"
+	"github.com/latchkey-db/latchkey/internal/datadir"
+	"github.com/latchkey-db/latchkey/internal/node"
+)
+
+// nodeFlags are those of the node that decide who it is, with what restore says of them. The
+// node's own parser reads them.
+var nodeFlags = map[string]string{
+	"data-dir":                    "restore: the data directory to make",
+	"name":                        "restore: the node's name",
+	"initial-cluster":             "restore: the nodes of the new cluster, as at their first start",
+	"initial-cluster-token":       "restore: the token of the new cluster",
+	"initial-advertise-peer-urls": "restore: the node's peer URLs",
+	"initial-splits":              "restore: the keys at which the new cluster's keys are divided among shards",
+}
+
+// maxBump leaves revisions for what comes.
+const maxBump = 1 << 62
+
+// restoreFlags are those of snapshot restore.
+type restoreFlags struct {
+	datadir.Restore
+
+	set *flag.FlagSet
+}
+
+func (f *restoreFlags) flags(set *flag.FlagSet) {
+	f.set = set
+	for name, usage := range nodeFlags {
+		set.String(name, "", usage)
+	}
+	set.Int64Var(&f.Bump, "bump-revision", 0, "restore: by how much revisions go on above those of the backup")
+	set.BoolVar(&f.MarkCompacted, "mark-compacted", false, "restore: have watches below the new revision be told that it is compacted")
+}
+
+// restore makes a node's data directory from the backup in a file.
+func (f *restoreFlags) restore(path string, s Streams) (err error) {
+	if f.Bump < 0 || f.Bump > maxBump {
+		return fmt.Errorf("--bump-revision is below 0 or above %d; %w", int64(maxBump), errUsage)
+	}
+	var args []string
+	f.set.Visit(func(set *flag.Flag) {
+		if _, ok := nodeFlags[set.Name]; ok {
+			args = append(args, "--"+set.Name+"="+set.Value.String())
+		}
+	})
+	c, err := config.Parse(args, nil)
+	if err != nil {
+		return err
+	}
+	summary, err := readBackup(path, backup.Contents{})
+	if err != nil {
+		return err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	if err := node.Restore(c, vfs.Default, file, f.Restore); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(s.Out, "%s holds node %s of a new cluster with the backup of revision %d\n", c.DataDir, c.Name, summary.Revision)
+	return err
+}
