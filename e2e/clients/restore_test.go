@@ -37,7 +37,13 @@ func lockToken(t *testing.T, c *clientv3.Client) int64 {
 // later tokens, and etcd's error for watches of what was before.
 func TestRestoreWhatEtcdctlSaved(t *testing.T) {
 	t.Parallel()
-	splits := []string{harness.SplitsFlag, "k,p"}
+	for _, splits := range []string{"", "k,p"} {
+		t.Run("splits "+splits, func(t *testing.T) { restoreWhatEtcdctlSaved(t, []string{harness.SplitsFlag, splits}) })
+	}
+}
+
+func restoreWhatEtcdctlSaved(t *testing.T, splits []string) {
+	t.Helper()
 	p := harness.NewProcess(t, splits...)
 	c := p.Client()
 	defer c.Close()
@@ -93,9 +99,14 @@ func TestRestoreWhatEtcdctlSaved(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), harness.LongWait)
 	defer cancel()
+	told := false
 	for w := range now.Watch(ctx, "k", clientv3.WithRev(before.Header.Revision)) {
+		told = true
 		if !errors.Is(w.Err(), rpctypes.ErrCompacted) || w.CompactRevision != after.Header.Revision {
 			t.Errorf("watch: %v, compacted at %d, want %d", w.Err(), w.CompactRevision, after.Header.Revision)
 		}
+	}
+	if !told {
+		t.Error("a watch of what was before is not told that it is compacted")
 	}
 }
