@@ -50,7 +50,8 @@ func Make(fsys vfs.FS, path string, id Identity, backup io.Reader) (err error) {
 	if err != nil {
 		return fmt.Errorf("copy backup: %w", err)
 	}
-	_, err = io.Copy(f, backup)
+	// The file may change what it is given to write: it gets a copy, not what a WriterTo holds.
+	_, err = io.Copy(f, struct{ io.Reader }{backup})
 	if err == nil {
 		err = f.Sync()
 	}
