@@ -248,6 +248,7 @@ func (c *cluster) reaches(others float64) {
 }
 
 func TestThreeNodes(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	for _, splits := range []string{"", "g,n"} {
 		t.Run("splits="+splits, func(t *testing.T) {
 			c := newCluster(t, 3, "--initial-splits", splits)
@@ -312,6 +313,7 @@ func TestWaitingNodeStops(t *testing.T) {
 }
 
 func TestNodesThatDoNotBelong(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	c := newCluster(t, 3, "--initial-splits", "g")
 	odd := c.machines[2]
 	refused := make(chan error)
@@ -375,6 +377,7 @@ func (c *cluster) secured(fn func(m *machine) []string) {
 }
 
 func TestNodesOverTLS(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	dir := t.TempDir()
 	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
 	writePEM(t, filepath.Join(dir, "ca.pem"), "CERTIFICATE", ca.cert.Raw)
@@ -413,6 +416,7 @@ func TestNodesOverTLS(t *testing.T) {
 }
 
 func TestNodesWithCertificatesOfTheirOwn(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	c := newCluster(t, 3)
 	c.secured(func(*machine) []string { return []string{"--peer-auto-tls", "--data-dir", t.TempDir()} })
 	c.start(c.machines...)
@@ -434,6 +438,7 @@ func (m *machine) get(t *testing.T, path string) (status int, body string, took 
 // The probes of a node that has lost its majority say that it is alive, and not ready. They
 // wait for no leader longer than one request may take.
 func TestProbesWithoutAMajority(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	c := newCluster(t, 3, "--initial-splits", "g,n,t")
 	c.start(c.machines...)
 	left := c.machines[0]

@@ -144,6 +144,7 @@ func TestTokensOfBeforeAnEarlyStart(t *testing.T) {
 // A survivor that is started again without a majority serves what it holds: its health,
 // serializable reads and backups. When the others are back it serves all.
 func TestSurvivorServesWhatItHolds(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	for _, splits := range []string{"", "g,n,t"} {
 		t.Run("splits="+splits, func(t *testing.T) {
 			c := newCluster(t, 3, "--initial-splits", splits)

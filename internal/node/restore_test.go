@@ -50,6 +50,7 @@ func (c *crashable) everything(rev int64) (*pb.RangeResponse, error) {
 // A node that was restored begins with the keys, leases and users of the backup, whatever shards
 // they were on and are on, and goes on above its revisions, also when it is started again.
 func TestRestore(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	const splits = "--initial-splits=b,c,d"
 	for _, tc := range []struct {
 		name     string
@@ -228,6 +229,7 @@ func tryStart(t *testing.T, state vfs.FS, flags ...string) (*Node, error) {
 // The nodes of a cluster that are restored from one backup make one cluster, which has the same on
 // each; a node that was restored otherwise is let in by none.
 func TestRestoredCluster(t *testing.T) {
+	t.Parallel() // most of the time it waits
 	from := &crashable{t: t, node: startNode(t, vfs.NewMem(), raftvfs.NewMem())}
 	fill(from)
 	want, err := from.everything(0)

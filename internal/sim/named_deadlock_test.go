@@ -46,7 +46,7 @@ func TestDeadlocksUnderFaults(t *testing.T) {
 			p.waits = services[i].Waits
 			defer services[i].Close()
 		}
-		end, stop := context.WithTimeout(t.Context(), unlessShort(3*time.Minute, time.Minute))
+		end, stop := context.WithTimeout(t.Context(), unlessShort(3*time.Minute, 20*time.Second))
 		defer stop()
 		var faulty sync.WaitGroup
 		faulty.Go(func() {

@@ -139,7 +139,7 @@ func TestEndsPastAShardWithoutALeader(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		const renewed, late, delay = 4001, 2 * time.Second, 1500 * time.Millisecond
 		t, p := c.tb, c.node(1)
-		ids := c.leasesAt(shardA, unlessShort(500, 60))
+		ids := c.leasesAt(shardA, unlessShort(500, 20))
 		w := c.watchAll(c.node(2))
 		abreast(t, len(ids), func(n int64) error {
 			i, id := n-1, ids[n-1]
@@ -151,7 +151,8 @@ func TestEndsPastAShardWithoutALeader(t *testing.T) {
 		heal := c.drop(shardB, func(link, *raftpb.Message) bool { return true })
 		time.Sleep(3*time.Second + late)
 		slowest := time.Duration(0)
-		for begun := time.Now(); time.Since(begun) < 20*time.Second; time.Sleep(30 * time.Millisecond) {
+		length := unlessShort(20*time.Second, 6*time.Second)
+		for begun := time.Now(); time.Since(begun) < length; time.Sleep(30 * time.Millisecond) {
 			asked := time.Now()
 			found, _ := p.read(t, "a/", "a0")
 			slowest = max(slowest, time.Since(asked))

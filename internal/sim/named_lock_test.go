@@ -129,7 +129,7 @@ func TestLockUnderFaults(t *testing.T) {
 			services[i] = c.node(uint64(i + 1)).locks()
 			defer services[i].Close()
 		}
-		end, stop := context.WithTimeout(t.Context(), unlessShort(4*time.Minute, time.Minute))
+		end, stop := context.WithTimeout(t.Context(), unlessShort(4*time.Minute, 30*time.Second))
 		defer stop()
 		var faulty sync.WaitGroup
 		faulty.Go(func() {

@@ -18,9 +18,10 @@ import (
 // slow in all that it asks of others. All end, none waits for much longer than those
 // before it take, nothing is half done, and nothing is left behind.
 func TestStormOverTheSameKeys(t *testing.T) {
-	const clients, each, slow = 50, 4, 5 * time.Millisecond
+	const each, slow = 4, 5 * time.Millisecond
+	clients := unlessShort(50, 20)
 	// A third are of the slow node, and hold their keys for some four ways.
-	const longest = clients * 3 * slow
+	longest := time.Duration(clients*3) * slow
 	coordinated(t, func(c *cluster) {
 		t := c.tb
 		c.script(func(k call, _ int) interference {
@@ -66,7 +67,7 @@ func TestStormOverTheSameKeys(t *testing.T) {
 		}
 		found, _ := c.node(1).read(t, "a/", "e")
 		for _, name := range names {
-			if kv := found[name]; kv.GetVersion() != clients*each || kv.ModRevision != found["a/x"].GetModRevision() {
+			if kv := found[name]; kv.GetVersion() != int64(clients*each) || kv.ModRevision != found["a/x"].GetModRevision() {
 				t.Errorf("%s is %v, expected version %d and a revision for all", name, kv, clients*each)
 			}
 		}
