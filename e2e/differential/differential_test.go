@@ -55,11 +55,11 @@ func TestDifferential(t *testing.T) {
 // TestDifferentialShards is TestDifferential with several shards, always as short. A run
 // of another size or number of shards is TestDifferential's.
 func TestDifferentialShards(t *testing.T) {
-	for _, n := range []int{defaultShards, manyShards} {
+	for n, ops := range map[int]uint64{defaultShards: shardsOps, manyShards: shardsOps / 2} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
 			seed := diffSeed(t)
-			runDifferential(t, startEtcd(t, "etcd"), startShards(t, newLayout(n), seed), seed, shardsOps)
+			runDifferential(t, startEtcd(t, "etcd"), startShards(t, newLayout(n), seed), seed, ops)
 		})
 	}
 }
