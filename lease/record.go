@@ -32,6 +32,9 @@ type Record struct {
 	Intact bool
 }
 
+// Ref names the grant.
+func (r Record) Ref() Ref { return Ref{ID: r.ID, Incarnation: r.Incarnation} }
+
 const (
 	recordVersion = 1
 	flagEnding    = 1 << 0

@@ -303,6 +303,12 @@ func (t *Table) Get(id int64) (Record, bool) {
 	return e.Record, true
 }
 
+// OfGrant returns the record of one grant of a lease.
+func (t *Table) OfGrant(r Ref) (Record, bool) {
+	rec, ok := t.Get(r.ID)
+	return rec, ok && rec.Incarnation == r.Incarnation
+}
+
 // All returns the records of all leases by ascending id. The slice is the
 // caller's.
 func (t *Table) All() []Record {

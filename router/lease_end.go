@@ -1,10 +1,8 @@
 package router
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -78,20 +76,12 @@ func (t *coordinated) endLease(ctx context.Context, id commit.ID, open uint64) (
 		}
 		t.participants = append(t.participants, participant{d: d})
 	}
-	slices.SortFunc(t.participants, func(a, b participant) int {
-		return cmp.Compare(a.d.Replica().ShardID(), b.d.Replica().ShardID())
-	})
 	if _, err := t.prepare(ctx, id, open); err != nil {
-		t.giveUp(id, false)
 		return 0, err
 	}
 	decision := &commit.Decision{ID: id}
 	for _, p := range t.participants {
 		decision.Shares = append(decision.Shares, commit.Share{ShardID: p.d.Replica().ShardID()})
 	}
-	rev, err := t.decide(ctx, decision)
-	if err != nil {
-		t.giveUp(id, true)
-	}
-	return rev, err
+	return t.decide(ctx, decision)
 }

@@ -310,7 +310,6 @@ var errAgain = errors.New("the attempt at the transaction came to nothing")
 func (t *wide) attempt(ctx context.Context, id commit.ID, open uint64) (*pb.TxnResponse, error) {
 	missing, err := t.prepare(ctx, id, open)
 	if err != nil {
-		t.giveUp(id, false)
 		return nil, err
 	}
 	l := t.open()
@@ -326,7 +325,6 @@ func (t *wide) attempt(ctx context.Context, id commit.ID, open uint64) (*pb.TxnR
 	o.decision.ID = id
 	rev, err := t.decide(ctx, &o.decision)
 	if err != nil {
-		t.giveUp(id, true)
 		return nil, err
 	}
 	resp, err := o.answer(rev)
@@ -350,9 +348,14 @@ func (t *wide) missesMore(missing map[int64]bool) (more bool) {
 }
 
 // prepare has all participants hold the transaction's keys, and returns the leases that don't
-// exist.
-func (t *coordinated) prepare(ctx context.Context, id commit.ID, open uint64) (map[int64]bool, error) {
-	missing := make(map[int64]bool)
+// exist. After an error the keys are given back.
+func (t *coordinated) prepare(ctx context.Context, id commit.ID, open uint64) (missing map[int64]bool, err error) {
+	defer func() {
+		if err != nil {
+			t.giveUp(id, false)
+		}
+	}()
+	missing = make(map[int64]bool)
 	var mu sync.Mutex
 	prepare := func(ctx context.Context, p *participant, patient bool) error {
 		step := &shard.Step{Patient: patient, Prepare: &commit.Prepare{
@@ -444,8 +447,14 @@ func (t *coordinated) open() *view {
 }
 
 // decide has the home commit the transaction, and returns its revision. Unless the error is of
-// an unknown outcome the transaction certainly does not take place.
-func (t *coordinated) decide(ctx context.Context, d *commit.Decision) (int64, error) {
+// an unknown outcome the transaction certainly does not take place. After an error the keys are given
+// back, where it does not.
+func (t *coordinated) decide(ctx context.Context, d *commit.Decision) (rev int64, err error) {
+	defer func() {
+		if err != nil {
+			t.giveUp(d.ID, true)
+		}
+	}()
 	result, err := t.take(ctx, t.home, &shard.Step{Decision: d}, t.guard())
 	switch {
 	case errors.Is(err, shard.ErrAborted):

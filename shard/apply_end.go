@@ -25,8 +25,8 @@ func (r *dataRun) prepareEnd(p *commit.Prepare) error {
 		return nil
 	}
 	if r.home(ref.ID) {
-		switch rec, ok := r.d.leases.Get(ref.ID); {
-		case !ok || rec.Incarnation != ref.Incarnation || rec.Ending && !rec.Intact:
+		switch rec, ok := r.d.leases.OfGrant(ref); {
+		case !ok || rec.Ending && !rec.Intact:
 			return lease.ErrNotFound
 		case rec.Ending && !p.End.Decided:
 			return lease.ErrEnding
@@ -62,7 +62,7 @@ func (r *dataRun) endHere(ref lease.Ref) error {
 		_, err := r.d.leases.Drop(r.batch, ref)
 		return err
 	}
-	if rec, ok := r.d.leases.Get(ref.ID); !ok || rec.Incarnation != ref.Incarnation {
+	if _, ok := r.d.leases.OfGrant(ref); !ok {
 		return nil
 	}
 	if err := r.d.leases.SetEnding(r.batch, ref.ID, false); err != nil {
@@ -74,8 +74,8 @@ func (r *dataRun) endHere(ref lease.Ref) error {
 
 // forgetLease removes the record of a lease that has no key left anywhere.
 func (r *dataRun) forgetLease(ref lease.Ref) error {
-	rec, ok := r.d.leases.Get(ref.ID)
-	if !ok || rec.Incarnation != ref.Incarnation || !rec.Ending {
+	rec, ok := r.d.leases.OfGrant(ref)
+	if !ok || !rec.Ending {
 		return nil
 	}
 	if _, err := r.d.leases.Revoke(r.batch, ref.ID); err != nil {

@@ -144,8 +144,8 @@ func (r *dataRun) deleteKeys(id, number int64, keys [][]byte) error {
 
 // current reports whether the lease is still the grant that the command means.
 func (r *dataRun) current(ref leaseRef) bool {
-	rec, ok := r.d.leases.Get(ref.id)
-	return ok && rec.Incarnation == ref.incarnation && !rec.Ending
+	rec, ok := r.d.leases.OfGrant(lease.Ref{ID: ref.id, Incarnation: ref.incarnation})
+	return ok && !rec.Ending
 }
 
 // expire ends leases whose time has passed, each at a revision of its own, and

@@ -219,7 +219,7 @@ func (d *Data) AttachedAt(ctx context.Context, id, rev int64) ([][]byte, error) 
 // has applied it.
 func (d *Data) LeaseRef(id int64) (lease.Ref, bool) {
 	rec, ok := d.leases.Get(id)
-	return lease.Ref{ID: id, Incarnation: rec.Incarnation}, ok
+	return rec.Ref(), ok
 }
 
 // Holders returns the shards that may have keys of a lease that is kept here, other

@@ -114,7 +114,7 @@ func (e *ender) add(ids []int64) {
 
 // addLocked takes over a lease, if it is ending and not there yet. e.mu must be held.
 func (e *ender) addLocked(rec lease.Record) {
-	ref := lease.Ref{ID: rec.ID, Incarnation: rec.Incarnation}
+	ref := rec.Ref()
 	if !rec.Ending || e.ends.left[ref] > 0 || e.d.transactions.HasEnded(ref) {
 		return
 	}

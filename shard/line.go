@@ -35,13 +35,14 @@ func (l *line) enter(p *commit.Prepare) *inLine {
 	return w
 }
 
-// leave lets a Prepare out. Those behind may be next.
-func (l *line) leave(w *inLine) {
+// leave lets a Prepare out, and reports whether others are in the line, who may be next now.
+func (l *line) leave(w *inLine) (others bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i := slices.Index(l.in, w); i >= 0 {
 		l.in = slices.Delete(l.in, i, i+1)
 	}
+	return len(l.in) > 0
 }
 
 // next reports whether a Prepare is to be proposed now, and marks it so: nothing else in the line is that

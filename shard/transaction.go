@@ -76,8 +76,9 @@ func (d *Data) take(ctx context.Context, p raft.Proposal, g *Guard, s *Step) (o 
 	}
 	w := d.line.enter(s.Prepare)
 	defer func() {
-		d.line.leave(w)
-		d.store.AskAgain()
+		if d.line.leave(w) {
+			d.store.AskAgain()
+		}
 	}()
 	if err := d.awaitTurn(ctx, s, w); err != nil {
 		return o, err
