@@ -6,7 +6,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/shard"
 )
 
@@ -36,17 +35,10 @@ func TestCommandBehindAPrepare(t *testing.T) {
 	coordinated(t, func(c *cluster) {
 		t := c.tb
 		c.slowApply(3, shardB, 30*time.Millisecond)
-		c.script(func(k call, n int) interference {
-			if k.step(shardA) && n == 2 {
-				return interference{before: 60 * time.Millisecond}
-			}
-			return interference{}
-		})
+		c.delayStep(shardA, 2, 60*time.Millisecond)
 		txn := c.node(1).txn(t.Context(), putBoth("1", absent("b/x")))
 		time.Sleep(5 * time.Millisecond)
-		if !c.held("b/x") || len(c.node(3).shards[shardB].Store().Met(nil, []keys.Span{{}})) > 0 {
-			t.Fatal("the leader knows of the Prepare already, or nobody does; the run shows nothing")
-		}
+		c.unknownToTheLeader()
 		put := c.node(3).putting(t.Context(), "b/x", "2")
 		resp, err := txn.wait()
 		if err != nil {
@@ -78,9 +70,7 @@ func TestCommandThatReadsBehindAPrepare(t *testing.T) {
 		})
 		txn := c.node(1).txn(t.Context(), putBoth("1"))
 		time.Sleep(4 * time.Millisecond)
-		if !c.held("b/x") || len(c.node(3).shards[shardB].Store().Met(nil, []keys.Span{{}})) > 0 {
-			t.Fatal("the leader knows of the Prepare already, or nobody does; the run shows nothing")
-		}
+		c.unknownToTheLeader()
 		read := c.node(3).txn(t.Context(), &pb.TxnRequest{Success: []*pb.RequestOp{
 			wrapRange(&pb.RangeRequest{Key: []byte("b/x")}), wrapPut(&pb.PutRequest{Key: []byte("b/y")}),
 		}})
@@ -104,17 +94,10 @@ func TestPrepareBehindAPrepare(t *testing.T) {
 	coordinated(t, func(c *cluster) {
 		t := c.tb
 		c.slowApply(3, shardB, 30*time.Millisecond)
-		c.script(func(k call, n int) interference {
-			if k.step(shardA) && n == 2 {
-				return interference{before: 60 * time.Millisecond}
-			}
-			return interference{}
-		})
+		c.delayStep(shardA, 2, 60*time.Millisecond)
 		one := c.node(1).txn(t.Context(), putBoth("1", absent("b/x")))
 		time.Sleep(5 * time.Millisecond)
-		if !c.held("b/x") || len(c.node(3).shards[shardB].Store().Met(nil, []keys.Span{{}})) > 0 {
-			t.Fatal("the leader knows of the Prepare already, or nobody does; the run shows nothing")
-		}
+		c.unknownToTheLeader()
 		req := puts("b/x", "c/x")
 		req.Compare = []*pb.Compare{absent("b/x")}
 		two := c.node(2).txn(t.Context(), req)

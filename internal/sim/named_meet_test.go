@@ -78,12 +78,7 @@ func TestLeaseThatCouldNotEndIsRenewed(t *testing.T) {
 		if err := p.attach(t, "a/x", id); err != nil {
 			t.Fatal(err)
 		}
-		c.script(func(k call, n int) interference {
-			if k.step(shardA) && n == 2 {
-				return interference{before: 2300 * time.Millisecond}
-			}
-			return interference{}
-		})
+		c.delayStep(shardA, 2, 2300*time.Millisecond)
 		req := putBoth("1")
 		req.Success[0].GetRequestPut().IgnoreLease = true
 		txn := c.node(1).txn(t.Context(), req)

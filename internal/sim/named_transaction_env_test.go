@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -158,4 +159,35 @@ func (c *cluster) held(key string) bool {
 		}
 	}
 	return false
+}
+
+// delayStep has the n-th step of transactions at a shard come late.
+func (c *cluster) delayStep(shard uint64, n int, by time.Duration) {
+	c.script(func(k call, made int) interference {
+		if k.step(shard) && made == n {
+			return interference{before: by}
+		}
+		return interference{}
+	})
+}
+
+// delayStepOfUnreachable is delayStep of a coordinator that nobody can ask.
+func (c *cluster) delayStepOfUnreachable(shard uint64, n int, by time.Duration) {
+	c.script(func(k call, made int) interference {
+		switch {
+		case k.name == "Open":
+			return interference{refuse: true}
+		case k.step(shard) && made == n:
+			return interference{before: by}
+		}
+		return interference{}
+	})
+}
+
+// unknownToTheLeader fails the test unless a Prepare holds b/x and node 3, which leads its shard, has not applied it.
+func (c *cluster) unknownToTheLeader() {
+	c.tb.Helper()
+	if !c.held("b/x") || len(c.node(3).shards[shardB].Store().Met(nil, []keys.Span{{}})) > 0 {
+		c.tb.Fatal("the leader knows of the Prepare already, or nobody does; the run shows nothing")
+	}
 }

@@ -52,12 +52,7 @@ func TestAttemptsHaveIDsOfTheirOwn(t *testing.T) {
 func TestNumberIsAskedForBehindEveryPrepare(t *testing.T) {
 	coordinated(t, func(c *cluster) {
 		t := c.tb
-		c.script(func(k call, n int) interference {
-			if k.step(shardB) && n == 1 {
-				return interference{before: 30 * time.Millisecond}
-			}
-			return interference{}
-		})
+		c.delayStep(shardB, 1, 30*time.Millisecond)
 		txn := c.node(1).txn(t.Context(), putBoth("1"))
 		time.Sleep(15 * time.Millisecond)
 		if c.held("b/x") {
@@ -80,15 +75,7 @@ func TestNumberIsAskedForBehindEveryPrepare(t *testing.T) {
 func TestDecisionAfterTheAbort(t *testing.T) {
 	coordinated(t, func(c *cluster) {
 		t := c.tb
-		c.script(func(k call, n int) interference {
-			switch {
-			case k.name == "Open":
-				return interference{refuse: true}
-			case k.step(shardA) && n == 2:
-				return interference{before: 1500 * time.Millisecond}
-			}
-			return interference{}
-		})
+		c.delayStepOfUnreachable(shardA, 2, 1500*time.Millisecond)
 		txn := c.node(1).txn(t.Context(), putBoth("1"))
 		time.Sleep(50 * time.Millisecond)
 		if !c.held("a/x") || !c.held("b/x") {
@@ -128,15 +115,7 @@ func TestQuestionSettlesATransaction(t *testing.T) {
 func TestPrepareAfterTheAbort(t *testing.T) {
 	coordinated(t, func(c *cluster) {
 		t := c.tb
-		c.script(func(k call, n int) interference {
-			switch {
-			case k.name == "Open":
-				return interference{refuse: true}
-			case k.step(shardA) && n == 1:
-				return interference{before: 1500 * time.Millisecond}
-			}
-			return interference{}
-		})
+		c.delayStepOfUnreachable(shardA, 1, 1500*time.Millisecond)
 		txn := c.node(1).txn(t.Context(), putBoth("1"))
 		time.Sleep(50 * time.Millisecond)
 		if c.held("a/x") || !c.held("b/x") {
@@ -164,12 +143,7 @@ func TestRightTakenAwayBeforeTheDecision(t *testing.T) {
 		p.change(t, &pb.InternalRaftRequest{AuthRoleGrantPermission: &pb.AuthRoleGrantPermissionRequest{Name: "r", Perm: &authpb.Permission{
 			PermType: authpb.Permission_READWRITE, Key: []byte("b/"), RangeEnd: []byte("b0"),
 		}}})
-		c.script(func(k call, n int) interference {
-			if k.step(shardA) && n == 2 {
-				return interference{before: 100 * time.Millisecond}
-			}
-			return interference{}
-		})
+		c.delayStep(shardA, 2, 100*time.Millisecond)
 		txn := p.txn(p.as(t, "u"), putBoth("1"))
 		time.Sleep(20 * time.Millisecond)
 		if !c.held("a/x") || !c.held("b/x") {
