@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -59,6 +60,8 @@ type inbox struct {
 
 	// followers are told of what comes.
 	followers followers
+	// empty holds by shard the replicas that joined and have nothing yet.
+	empty sync.Map
 
 	mu sync.Mutex
 	// handle and deployment are set while dragonboat takes messages; protected by mu.
@@ -73,9 +76,33 @@ func (b *inbox) Create(c config.NodeHostConfig, h raftio.MessageHandler, chunk r
 	b.mu.Unlock()
 	heard := func(batch raftpb.MessageBatch) {
 		b.followers.note(&batch)
+		batch.Requests = slices.DeleteFunc(batch.Requests, b.needless)
 		h(batch)
 	}
 	return b.TransportFactory.Create(c, heard, chunk)
+}
+
+// joining is told of a replica that joined.
+func (b *inbox) joining(r *Replica) { b.empty.Store(r.shardID, r) }
+
+// needless reports whether a message is to be dropped: the beginning of a log, for a replica that
+// joined and has nothing. What a shard's first replicas began with is not in the log (a backup that was
+// restored), so that such a replica must begin with a snapshot. What the leader sends of later entries
+// is refused by Raft, which then sends one: the leader has cut its log (Replica.CutLog).
+func (b *inbox) needless(m raftpb.Message) bool {
+	if m.Type != raftpb.Replicate || m.LogIndex > 0 {
+		return false
+	}
+	r, joined := b.empty.Load(m.ShardID)
+	if !joined {
+		return false
+	}
+	replica, _ := r.(*Replica)
+	if replica.Applied() > 0 {
+		b.empty.Delete(m.ShardID)
+		return false
+	}
+	return true
 }
 
 // put hands over a message that no host has sent.

@@ -291,6 +291,8 @@ type testNode struct {
 	m      *register
 	// reloads is the register's.
 	reloads func()
+	// joins is set for one that is no first member.
+	joins bool
 }
 
 type cluster struct {
@@ -350,7 +352,12 @@ func (c *cluster) open(nd *testNode) (err error) {
 	}()
 	members := make(map[uint64]string)
 	for _, m := range c.nodes {
-		members[m.id] = nodeHostID(m.id)
+		if !m.joins {
+			members[m.id] = nodeHostID(m.id)
+		}
+	}
+	if nd.joins {
+		members = nil
 	}
 	level := slog.LevelError + 4
 	if os.Getenv("RAFTLOG") != "" {

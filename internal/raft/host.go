@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -229,7 +230,8 @@ func (h *Host) nextID() CommandID {
 type ReplicaConfig struct {
 	ShardID, ReplicaID uint64
 	// Members are the first members' NodeHostIDs by replica id; the same map on
-	// every one of them.
+	// every one of them. None stands for a replica that joins: the shard's leader adds it, at first
+	// without a vote (members.go).
 	Members map[uint64]string
 	// Machine applies the commands.
 	Machine Machine
@@ -294,20 +296,20 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 	if c.Bind != nil {
 		c.Bind(r)
 	}
-	members := make(map[uint64]dragonboat.Target, len(c.Members))
-	for id, target := range c.Members {
-		members[id] = target
-	}
-	if h.nh.HasNodeInfo(c.ShardID, c.ReplicaID) {
-		members = nil
+	birth, err := h.birthOf(c)
+	if err != nil {
+		return nil, fmt.Errorf("start shard %d: %w", c.ShardID, err)
 	}
 	held, err := h.checkReplica(r)
 	if err != nil {
 		return nil, fmt.Errorf("start shard %d: %w", c.ShardID, err)
 	}
+	if birth.joined {
+		h.inbox.joining(r)
+	}
 	h.logs.hold(c.ShardID, c.ReplicaID, held)
 	defer h.logs.hold(c.ShardID, c.ReplicaID, false)
-	err = h.nh.StartOnDiskReplica(members, false, r.newStateMachine(h.cfg.DB), config.Config{
+	err = h.nh.StartOnDiskReplica(birth.members, birth.join, r.newStateMachine(h.cfg.DB), config.Config{
 		ShardID:             c.ShardID,
 		ReplicaID:           c.ReplicaID,
 		CheckQuorum:         true,
@@ -319,6 +321,7 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		CompactionOverhead:  cmp.Or(h.cfg.KeptEntries, compactionOverhead),
 		MaxInMemLogSize:     maxInMemoryLog,
 		WaitReady:           true,
+		IsNonVoting:         birth.joined,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start shard %d: %w", c.ShardID, err)
@@ -332,6 +335,31 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		r.leaderUpdated(early)
 	}
 	return r, nil
+}
+
+// birth is how a replica came to be.
+type birth struct {
+	// joined says that it was added to a shard that was there. Raft then has to be told at each start that
+	// it was non-voting at first: its log may say so again, and Raft refuses that of a voter. It votes
+	// all the same once it has been promoted.
+	joined bool
+	// join and members are for its first start: whether it joins, and the first members if it does not.
+	join    bool
+	members map[uint64]dragonboat.Target
+}
+
+// birthOf returns how a replica came to be. The log tells, unless it is made now.
+func (h *Host) birthOf(c ReplicaConfig) (birth, error) {
+	made, err := h.logs.GetBootstrapInfo(c.ShardID, c.ReplicaID)
+	switch {
+	case err == nil:
+		return birth{joined: made.Join}, nil
+	case !errors.Is(err, raftio.ErrNoBootstrapInfo):
+		return birth{}, fmt.Errorf("read first members: %w", err)
+	case len(c.Members) == 0:
+		return birth{joined: true, join: true}, nil
+	}
+	return birth{members: maps.Clone(c.Members)}, nil
 }
 
 // replica returns the shard's replica, or keeps the report for its start.
