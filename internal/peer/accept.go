@@ -37,7 +37,7 @@ func (m *Mesh) acceptFrom(l net.Listener) {
 // accept shakes hands on a connection and serves its stream.
 func (m *Mesh) accept(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
-	g, err := m.answer(conn)
+	g, err := m.answer(m.ctx, conn)
 	m.unproved.done(conn)
 	if err != nil {
 		return
@@ -47,6 +47,11 @@ func (m *Mesh) accept(conn net.Conn) {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
+	m.begun(g.Node, &cancel)
+	defer m.ended(g.Node, &cancel)
+	if g.Purpose != asksToJoin && m.cfg.Admit(g.Hello) != nil {
+		return // forgotten meanwhile
+	}
 	if conn.SetDeadline(time.Time{}) != nil {
 		return
 	}
@@ -91,8 +96,11 @@ func (s *inbound) receive(ctx context.Context, fn func([]byte) error) error {
 
 // purpose returns what serves a stream of the greeting's purpose, nil if that is gone.
 func (m *Mesh) purpose(g *greeting) func(context.Context, *greeting, *inbound) error {
-	if g.Purpose == carriesCalls {
+	switch g.Purpose {
+	case carriesCalls:
 		return m.serveCalls
+	case asksToJoin:
+		return nil
 	}
 	m.mu.Lock()
 	w := m.wires[g.Host]
@@ -122,6 +130,25 @@ func (m *Mesh) leave(node uint64) {
 	defer m.mu.Unlock()
 	if m.inbound[node]--; m.inbound[node] == 0 {
 		delete(m.inbound, node)
+	}
+}
+
+// begun notes what ends a stream of a node, and ended that it has ended.
+func (m *Mesh) begun(node uint64, cancel *context.CancelFunc) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.streams[node] == nil {
+		m.streams[node] = make(map[*context.CancelFunc]struct{})
+	}
+	m.streams[node][cancel] = struct{}{}
+}
+
+func (m *Mesh) ended(node uint64, cancel *context.CancelFunc) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.streams[node], cancel)
+	if len(m.streams[node]) == 0 {
+		delete(m.streams, node)
 	}
 }
 

@@ -200,7 +200,7 @@ func (m *Mesh) call(conn net.Conn, g greeting) error {
 		return &RefusedError{Node: g.To, Kind: c.Refused, Text: c.Text, Proved: true}
 	case spoken.common(versions{Protocol: c.Protocol}) != c.Protocol || c.Protocol == 0:
 		return fmt.Errorf("%w: it wants to speak version %d", errStream, c.Protocol)
-	case c.Node != g.To:
+	case c.Node != g.To && g.Purpose != asksToJoin:
 		return &RefusedError{Node: g.To, Kind: RefusedOther, Text: wrongNode(g.To, c.Node), Proved: true}
 	}
 	g.Hello = m.hello()
@@ -214,12 +214,16 @@ func (m *Mesh) call(conn net.Conn, g greeting) error {
 	if !proved {
 		return fmt.Errorf("%w: a decision without a proof", errStream)
 	}
+	if g.Purpose == asksToJoin && v.Refused == "" {
+		g.Join.admission = v.Admission
+		return nil
+	}
 	return m.meet(g.To, &v)
 }
 
 // answer makes the called side of the handshake. On success the caller is counted among the
 // nodes with inbound connections.
-func (m *Mesh) answer(conn net.Conn) (*greeting, error) {
+func (m *Mesh) answer(ctx context.Context, conn net.Conn) (*greeting, error) {
 	h := &handshake{conn: conn, secret: m.cfg.Secret}
 	first := make([]byte, len(preface))
 	if _, err := io.ReadFull(conn, first); err != nil {
@@ -256,7 +260,14 @@ func (m *Mesh) answer(conn net.Conn) (*greeting, error) {
 	if refusal != nil {
 		return nil, errors.Join(notAdmitted(refusal), h.prove(asDecision, refusal))
 	}
-	if err := h.prove(asDecision, &decision{Hello: m.hello()}); err != nil {
+	let := decision{Hello: m.hello()}
+	if g.Purpose == asksToJoin {
+		let.Admission, err = m.cfg.Join(ctx, *g.Join)
+		if err != nil {
+			let = *refuse(RefusedOther, "%v", err)
+		}
+	}
+	if err := h.prove(asDecision, &let); err != nil {
 		m.leave(o.Node)
 		return nil, err
 	}

@@ -49,6 +49,8 @@ const (
 	carriesCalls    purpose = "calls"
 	carriesMessages purpose = "messages"
 	carriesSnapshot purpose = "snapshot"
+	// asksToJoin carries nothing: the handshake says all (join.go).
+	asksToJoin purpose = "join"
 )
 
 // Hello is what a node says of itself to another that has proved to be of its cluster.
@@ -68,6 +70,8 @@ type greeting struct {
 	Purpose purpose `json:"purpose"`
 	// Host is the Raft host whose frames the stream carries.
 	Host string `json:"host,omitempty"`
+	// Join is what a node says that is no member yet.
+	Join *Joining `json:"join,omitempty"`
 }
 
 // decision answers a greeting.
@@ -76,6 +80,8 @@ type decision struct {
 	// Refused is empty for a node that is let in.
 	Refused RefusalKind `json:"refused,omitempty"`
 	Text    string      `json:"text,omitempty"`
+	// Admission is what a node is told that asks to join.
+	Admission []byte `json:"admission,omitempty"`
 }
 
 // anotherToken says that a node does not know the cluster's secret.
@@ -108,6 +114,8 @@ func (m *Mesh) judgeOpening(o *opening) *decision {
 func (m *Mesh) judge(o *opening, g *greeting) *decision {
 	cluster := m.cfg.ClusterID()
 	switch {
+	case g.Purpose == asksToJoin:
+		return m.judgeJoining(o, g)
 	case g.Cluster != 0 && cluster != 0 && g.Cluster != cluster:
 		return refuse(RefusedCluster, "it belongs to cluster %x, this node to cluster %x", g.Cluster, cluster)
 	case o.To != m.cfg.Node:

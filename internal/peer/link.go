@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -45,8 +46,11 @@ type call struct {
 // link is the way to another node. Its goroutine keeps a stream of calls up, as well as
 // it can.
 type link struct {
-	m      *Mesh
-	node   uint64
+	m    *Mesh
+	node uint64
+	// ctx ends with the mesh, or when the node is forgotten.
+	ctx    context.Context //nolint:containedctx // lives as long as the link
+	cancel context.CancelFunc
 	report reporter
 	// work wakes the sender.
 	work chan struct{}
@@ -72,7 +76,9 @@ type link struct {
 }
 
 func newLink(m *Mesh, node uint64) *link {
-	return &link{m: m, node: node, report: reporter{m: m, node: node}, work: make(chan struct{}, 1), sent: make(map[uint64]*call)}
+	l := &link{m: m, node: node, report: reporter{m: m, node: node}, work: make(chan struct{}, 1), sent: make(map[uint64]*call)}
+	l.ctx, l.cancel = context.WithCancel(m.ctx)
+	return l
 }
 
 // enqueue adds a call to those that wait to be sent.
@@ -116,12 +122,13 @@ func (l *link) abandon(c *call) {
 	}
 }
 
-// run keeps a stream up until the mesh is closed.
+// run keeps a stream up until the mesh is closed, or the node is forgotten.
 func (l *link) run() {
 	defer l.fail()
+	defer l.cancel()
 	wait, reached := firstPause, false
 	for {
-		ch, err := l.m.open(l.m.ctx, greeting{To: l.node, Purpose: carriesCalls})
+		ch, err := l.m.open(l.ctx, greeting{To: l.node, Purpose: carriesCalls})
 		if err == nil {
 			wait, reached = firstPause, true
 			l.report.over()
@@ -139,7 +146,7 @@ func (l *link) run() {
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
-		case <-l.m.ctx.Done():
+		case <-l.ctx.Done():
 			t.Stop()
 			return
 		}

@@ -26,6 +26,9 @@ type Config struct {
 	// Admit judges another node, whoever called whom. An error that wraps ErrBarred says
 	// that it is for good.
 	Admit func(Hello) error
+	// Join has a node that is no member yet join, and returns what it is told; nil where nobody can join. It
+	// may block for as long as a handshake takes.
+	Join func(ctx context.Context, j Joining) (admission []byte, err error)
 	// Refused, if not nil, is told when a node refuses this one, once until it refuses
 	// for another reason or lets it in. It must not block.
 	Refused func(*RefusedError)
@@ -106,6 +109,8 @@ type Mesh struct {
 	// ends the stream that carries its calls.
 	inbound map[uint64]int
 	callers map[uint64]*context.CancelFunc
+	// streams holds what ends each stream of another node to this one.
+	streams map[uint64]map[*context.CancelFunc]struct{}
 }
 
 // New returns a mesh that has not met anybody yet.
@@ -121,7 +126,8 @@ func New(cfg Config) *Mesh {
 	}
 	m := &Mesh{
 		cfg: cfg, links: make(map[uint64]*link), wires: make(map[string]*Wire),
-		inbound: make(map[uint64]int), callers: make(map[uint64]*context.CancelFunc), unproved: newUnproved(),
+		inbound: make(map[uint64]int), callers: make(map[uint64]*context.CancelFunc),
+		streams: make(map[uint64]map[*context.CancelFunc]struct{}), unproved: newUnproved(),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
@@ -195,6 +201,19 @@ func (m *Mesh) link(node uint64) *link {
 
 // Reach has the node be reached before the first call.
 func (m *Mesh) Reach(node uint64) { m.link(node) }
+
+// Forget ends all streams with a node that Config.Admit admits no more, in both directions.
+func (m *Mesh) Forget(node uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := m.links[node]; l != nil {
+		l.cancel()
+		delete(m.links, node)
+	}
+	for cancel := range m.streams[node] {
+		(*cancel)()
+	}
+}
 
 // Reached reports whether calls to the node are carried now.
 func (m *Mesh) Reached(node uint64) bool {
