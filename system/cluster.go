@@ -27,8 +27,8 @@ type Cluster struct {
 	// raising has room for the one who raises the oracle's limit.
 	raising chan struct{}
 	self    uint64
-	// members maps the system shard's replicas to nodes.
-	members map[uint64]uint64
+	// first maps the system shard's first replicas to nodes: its members until there is a cluster.
+	first   map[uint64]uint64
 	remote  func() Leader
 	timeout time.Duration
 }
@@ -42,7 +42,7 @@ type Config struct {
 	// Self is this node's id, and ReplicaID its member of the system shard.
 	Self, ReplicaID uint64
 	// Members are the system shard's first members: replica id to node id;
-	// Targets their NodeHostIDs.
+	// Targets their NodeHostIDs, none for a node that joins.
 	Members map[uint64]uint64
 	Targets map[uint64]string
 	// Remote returns the leader on another node as far as this one knows, nil if it is
@@ -56,7 +56,7 @@ type Config struct {
 func Start(c Config) (*Cluster, error) {
 	cluster := &Cluster{
 		machine: c.Machine, counter: &counter{machine: c.Machine}, raising: make(chan struct{}, 1),
-		self: c.Self, members: c.Members, remote: c.Remote, timeout: c.Timeout,
+		self: c.Self, first: c.Members, remote: c.Remote, timeout: c.Timeout,
 	}
 	_, err := c.Host.Start(raft.ReplicaConfig{
 		ShardID: placement.SystemShard, ReplicaID: c.ReplicaID, Members: c.Targets, Machine: c.Machine, Leads: cluster.counter,
@@ -77,7 +77,7 @@ func (c *Cluster) Bootstrap(ctx context.Context, self NodeRecord, nodes []NodeRe
 		return nil, err
 	}
 	if c.State().Cluster.ID == 0 {
-		p, err := newBootstrap(nodes, c.members, splits)
+		p, err := newBootstrap(nodes, c.first, splits)
 		if err != nil {
 			return nil, err
 		}
@@ -120,9 +120,10 @@ func (c *Cluster) announce(ctx context.Context, self NodeRecord) error {
 	return nil
 }
 
-func sameNode(a, b NodeRecord) bool {
-	return a.ID == b.ID && a.Name == b.Name && a.Instance == b.Instance && a.Version == b.Version &&
-		slices.Equal(a.PeerURLs, b.PeerURLs) && slices.Equal(a.ClientURLs, b.ClientURLs)
+// sameNode reports whether a node says of itself what is known.
+func sameNode(known, self NodeRecord) bool {
+	return known.Name == self.Name && known.Instance == self.Instance && known.Version == self.Version &&
+		slices.Equal(known.ClientURLs, self.ClientURLs)
 }
 
 var (
@@ -194,7 +195,12 @@ func (c *Cluster) Term() uint64 { return c.replica.Leader().Term }
 func (c *Cluster) Leader() uint64 { return c.NodeOf(c.replica.Leader().ReplicaID) }
 
 // NodeOf returns the node that a replica of the system shard is on, 0 for none.
-func (c *Cluster) NodeOf(replicaID uint64) uint64 { return c.members[replicaID] }
+func (c *Cluster) NodeOf(replicaID uint64) uint64 {
+	if s := c.State(); s.Cluster.ID != 0 {
+		return s.System.Replicas[replicaID]
+	}
+	return c.first[replicaID]
+}
 
 // Members lists the nodes. A linearizable list is the leader's.
 func (c *Cluster) Members(ctx context.Context, linearizable bool) ([]*pb.Member, error) {
@@ -206,7 +212,7 @@ func (c *Cluster) Members(ctx context.Context, linearizable bool) ([]*pb.Member,
 	nodes := c.State().SortedNodes()
 	list := make([]*pb.Member, 0, len(nodes))
 	for _, n := range nodes {
-		list = append(list, &pb.Member{ID: n.ID, Name: n.Name, PeerURLs: n.PeerURLs, ClientURLs: n.ClientURLs})
+		list = append(list, &pb.Member{ID: n.ID, Name: n.Name, PeerURLs: n.PeerURLs, ClientURLs: n.ClientURLs, IsLearner: n.Learner})
 	}
 	return list, nil
 }

@@ -34,6 +34,8 @@ const (
 	kindOrder   kind = 8
 	// kindLower carries a limitCommand, too; it came with version lowersLimit.
 	kindLower kind = 9
+	// kindMembers carries a memberCommand; it came with version changesMembers.
+	kindMembers kind = 10
 )
 
 // bootstrap makes the cluster. The first that applies wins.
@@ -163,6 +165,13 @@ func (r *run) Command(c raft.Command, _ bool) (result any, rejected, failed erro
 		}
 		known, err := r.node(p)
 		return known, nil, errors.Join(err, r.out.err)
+	case kindMembers:
+		var p memberCommand
+		if err := decode(c.Payload, &p); err != nil {
+			return nil, nil, fmt.Errorf("decode change of members: %w", err)
+		}
+		reason, err := r.members(p)
+		return reason, nil, errors.Join(err, r.out.err)
 	case kindAlarm:
 		var p alarm
 		if err := decode(c.Payload, &p); err != nil {
@@ -228,6 +237,7 @@ func (r *run) bootstrap(p bootstrap) bool {
 		s.Shards[h.ID] = h
 		r.out.set(shardKey(h.ID), h)
 	}
+	s.deriveSystem()
 	s.Order = p.Order
 	r.out.set(orderKey(), s.Order)
 	s.Map = p.Map
@@ -237,16 +247,18 @@ func (r *run) bootstrap(p bootstrap) bool {
 	return true
 }
 
-// node takes over what a node says of itself; it reports whether the node is known, and
-// known with that data directory.
+// node takes over what a node says of itself, its name, client URLs, version and instance; it reports whether
+// the node is known, and known with that data directory. Where it is reached, and whether it votes, others say:
+// it may have been started with an old view.
 func (r *run) node(p NodeRecord) (bool, error) {
 	known, ok := r.current().Nodes[p.ID]
 	if !ok || known.Instance != "" && known.Instance != p.Instance {
 		return false, nil
 	}
 	s := r.change()
-	s.Nodes[p.ID] = p
-	r.out.set(nodeKey(p.ID), p)
+	known.Name, known.ClientURLs, known.Version, known.Instance = p.Name, p.ClientURLs, p.Version, p.Instance
+	s.Nodes[p.ID] = known
+	r.out.set(nodeKey(p.ID), known)
 	return true, r.raiseVersion(s)
 }
 

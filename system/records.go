@@ -25,6 +25,9 @@ const (
 	pieceTag   byte = 'p'
 	alarmTag   byte = 'a'
 	orderTag   byte = 'o'
+	// systemTag and removedTag came with version changesMembers.
+	systemTag  byte = 'y'
+	removedTag byte = 'x'
 
 	settingsTag byte = 'e'
 	roleTag     byte = 'r'
@@ -39,6 +42,12 @@ func nodeKey(id uint64) []byte {
 
 func shardKey(id uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{stateTag, shardTag}, id)
+}
+
+func systemKey() []byte { return []byte{stateTag, systemTag} }
+
+func removedKey(node uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{stateTag, removedTag}, node)
 }
 
 func pieceKey(start []byte) []byte { return append([]byte{stateTag, pieceTag}, start...) }
@@ -83,14 +92,28 @@ func load(db *pebble.DB, prefix []byte) (s *State, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
-	s = &State{Nodes: make(map[uint64]NodeRecord), Shards: make(map[uint64]ShardRecord), Order: OrderRecord{Compacted: -1}, Auth: auth.New()}
+	s = &State{
+		Nodes: make(map[uint64]NodeRecord), Removed: make(map[uint64]RemovedRecord), Shards: make(map[uint64]ShardRecord),
+		Order: OrderRecord{Compacted: -1}, Auth: auth.New(),
+	}
 	for it.First(); it.Valid(); it.Next() {
 		if err := s.take(it.Key()[len(low):], it.Value()); err != nil {
 			return nil, fmt.Errorf("record %q: %w", it.Key()[len(prefix):], err)
 		}
 	}
 	s.Auth.Index()
+	s.deriveSystem()
 	return s, errors.Join(s.checkVersion(), it.Error())
+}
+
+// deriveSystem fills in the record of the system shard, which is not written before the members change:
+// until then it has the same members as any other shard.
+func (s *State) deriveSystem() {
+	for _, h := range s.Shards {
+		if s.System.Replicas == nil {
+			s.System = ShardRecord{ID: placement.SystemShard, Replicas: h.Replicas, NextReplica: h.NextReplica}
+		}
+	}
 }
 
 // decode reads JSON of a record or a command. It returns keys.ErrNewer if there are fields
@@ -136,6 +159,13 @@ func (s *State) take(key, value []byte) error {
 		var a AlarmRecord
 		err := decode(value, &a)
 		s.Alarms = append(s.Alarms, a)
+		return err
+	case systemTag:
+		return decode(value, &s.System)
+	case removedTag:
+		var gone RemovedRecord
+		err := decode(value, &gone)
+		s.Removed[gone.ID] = gone
 		return err
 	case orderTag:
 		return decode(value, &s.Order)

@@ -16,8 +16,12 @@ type State struct {
 	Cluster ClusterRecord
 	// Nodes by id.
 	Nodes map[uint64]NodeRecord
+	// Removed are the nodes that were members, by id, for ever.
+	Removed map[uint64]RemovedRecord
 	// Shards by id, the system shard not among them.
 	Shards map[uint64]ShardRecord
+	// System is the system shard; the zero value until the cluster has been bootstrapped.
+	System ShardRecord
 	// Map says which shard owns which positions.
 	Map placement.Map
 	// Alarms are raised, ordered by member and type.
@@ -41,6 +45,8 @@ type ClusterRecord struct {
 	Splits [][]byte `json:"splits,omitempty"`
 	// NextShard is the id of the next shard. Ids are never used again.
 	NextShard uint64 `json:"next_shard"`
+	// Members counts the changes of the members.
+	Members uint64 `json:"members,omitempty"`
 }
 
 // NodeRecord is one node.
@@ -55,12 +61,25 @@ type NodeRecord struct {
 	// Version is the newest cluster version that the node speaks, 0 until it has announced
 	// itself. It may go back with the node's program.
 	Version uint32 `json:"version,omitempty"`
+	// Learner says that the node does not vote until it is promoted.
+	Learner bool `json:"learner,omitempty"`
+	// Leaving says that the node is being removed: it takes over nothing, and votes until its
+	// replicas have been removed one by one.
+	Leaving bool `json:"leaving,omitempty"`
 }
 
-// ShardRecord is one data shard.
+// Started reports whether the node has announced itself, as etcd's members do by their names.
+func (n NodeRecord) Started() bool { return n.Name != "" }
+
+// RemovedRecord is a node that was a member.
+type RemovedRecord struct {
+	ID uint64 `json:"id"`
+}
+
+// ShardRecord is one shard.
 type ShardRecord struct {
 	ID uint64 `json:"id"`
-	// Replicas are the shard's members: replica id to node id.
+	// Replicas are the shard's members, those that are to become some among them: replica id to node id.
 	Replicas map[uint64]uint64 `json:"replicas"`
 	// NextReplica is the id of the next member. Ids are never used again.
 	NextReplica uint64 `json:"next_replica"`
@@ -77,7 +96,9 @@ func (s *State) clone() *State {
 	c := &State{
 		Cluster: s.Cluster,
 		Nodes:   make(map[uint64]NodeRecord, len(s.Nodes)),
+		Removed: s.Removed,
 		Shards:  make(map[uint64]ShardRecord, len(s.Shards)),
+		System:  s.System,
 		Map:     slices.Clone(s.Map),
 		Alarms:  slices.Clone(s.Alarms),
 		Order:   s.Order,

@@ -44,6 +44,13 @@ func newSystem(t *testing.T) *system {
 // apply runs one command in a batch of its own and returns its result.
 func (s *system) apply(k kind, command any) bool {
 	s.t.Helper()
+	ok, _ := s.result(k, command).(bool)
+	return ok
+}
+
+// result is apply for a command whose result is anything.
+func (s *system) result(k kind, command any) any {
+	s.t.Helper()
 	payload, err := json.Marshal(command)
 	if err != nil {
 		s.t.Fatal(err)
@@ -61,8 +68,7 @@ func (s *system) apply(k kind, command any) bool {
 		s.t.Fatal(err)
 	}
 	r.Publish()
-	ok, _ := result.(bool)
-	return ok
+	return result
 }
 
 // reloaded checks that Pebble holds what memory says.

@@ -19,7 +19,7 @@ import (
 
 const (
 	// Version is the newest cluster version that this program speaks.
-	Version = 4
+	Version = 5
 	// firstVersion is that of a cluster whose nodes have not announced what they speak.
 	firstVersion = 1
 
@@ -29,6 +29,8 @@ const (
 	commitsWide = 3
 	// endsTogether is the version from which on leases over several shards end in such transactions.
 	endsTogether = 4
+	// changesMembers is the version from which on nodes are added and removed.
+	changesMembers = 5
 )
 
 // allows reports whether all nodes know what came with a version. Proposers ask it.
