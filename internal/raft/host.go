@@ -334,6 +334,7 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 	if early, ok := h.early[c.ShardID]; ok {
 		r.leaderUpdated(early)
 	}
+	r.wg.Go(r.leadAlone)
 	return r, nil
 }
 
