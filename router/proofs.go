@@ -118,9 +118,9 @@ func (r *Router) promisedOnce(ctx context.Context, d *shard.Data, q promise) err
 }
 
 // newestNumber asks the oracle for the newest number, together with other calls where it
-// may be on another node.
+// is on another node.
 func (r *Router) newestNumber(ctx context.Context) (raft.Block, error) {
-	if r.leaders == nil {
+	if r.order.IsOracle() {
 		return r.order.Newest(ctx)
 	}
 	return r.newest.Get(ctx, struct{}{})

@@ -135,6 +135,8 @@ func (o *tally) Ask(_ context.Context, count int, _ raft.Leading) (raft.Block, e
 	return raft.Block{First: first, Newest: o.last, Compacted: o.compacted}, nil
 }
 
+func (*tally) IsOracle() bool { return true }
+
 func (o *tally) Newest(ctx context.Context) (raft.Block, error) { return o.Ask(ctx, 0, raft.Leading{}) }
 
 // Prove proves nothing.

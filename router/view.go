@@ -18,6 +18,8 @@ import (
 // Order is the cluster's one order of revisions as the router asks it. Placement
 // implements it.
 type Order interface {
+	// IsOracle reports whether this node hands the numbers out, as far as it knows.
+	IsOracle() bool
 	// Newest returns the newest number handed out and the compaction revision, both
 	// newer than the call.
 	Newest(ctx context.Context) (raft.Block, error)

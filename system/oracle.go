@@ -234,6 +234,9 @@ func (c *Cluster) askHere(ctx context.Context, count int, by raft.Leading) (raft
 	}
 }
 
+// IsOracle reports whether this node is the oracle, as far as it knows.
+func (c *Cluster) IsOracle() bool { return c.replica.Serving() != 0 }
+
 // Newest asks the oracle for the newest number, again while it can't be reached.
 func (c *Cluster) Newest(ctx context.Context) (b raft.Block, err error) {
 	err = c.caller().Again(ctx, func(ctx context.Context, l Leader) error {

@@ -51,7 +51,7 @@ func TestReadmeStart(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "exec "+start)
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Env = append(os.Environ(), "LATCHKEY_DATA_DIR="+filepath.Join(t.TempDir(), "data"),
-		"LATCHKEY_LISTEN_CLIENT_URLS="+url, "LATCHKEY_ADVERTISE_CLIENT_URLS="+url)
+		"LATCHKEY_LISTEN_CLIENT_URLS="+url, "LATCHKEY_ADVERTISE_CLIENT_URLS="+url, "LATCHKEY_LISTEN_PEER_URLS="+harness.AnyPeerURL)
 	// The go command does not pass signals on: the group gets them.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var out bytes.Buffer

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/latchkey-db/latchkey/e2e/harness"
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/node"
 )
@@ -111,7 +112,7 @@ func startLatchkey(t *testing.T, flags ...string) *server {
 	t.Helper()
 	c, err := config.Parse(append([]string{
 		"--name", memberName, "--data-dir", t.TempDir(), "--initial-cluster-token", latchkeyToken,
-		"--advertise-client-urls", advertiseURL, "--listen-client-urls", advertiseURL,
+		"--advertise-client-urls", advertiseURL, "--listen-client-urls", advertiseURL, "--listen-peer-urls", harness.AnyPeerURL,
 		"--watch-progress-notify-interval", noticeInterval.String(),
 	}, flags...), nil)
 	if err != nil {

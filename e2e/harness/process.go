@@ -48,6 +48,10 @@ type Process struct {
 	waited chan error
 }
 
+// AnyPeerURL is where a server that is a cluster of its own may listen for other nodes, on a port
+// that the system chooses.
+const AnyPeerURL = "http://127.0.0.1:0"
+
 // NewProcess starts a server on a free port and an empty directory.
 func NewProcess(tb testing.TB, args ...string) *Process {
 	tb.Helper()
@@ -80,7 +84,7 @@ func (p *Process) Launch() {
 	}
 	url := "http://" + p.Addr
 	args := slices.Concat(p.Wrap, []string{
-		bin, "--data-dir", p.Dir, "--listen-client-urls", url, "--advertise-client-urls", url,
+		bin, "--data-dir", p.Dir, "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", AnyPeerURL,
 	}, splitFlags(p.T, p.Args), p.Args)
 	p.Cmd = exec.Command(args[0], args[1:]...)
 	p.Cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {

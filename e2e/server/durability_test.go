@@ -277,6 +277,13 @@ func TestRefusals(t *testing.T) {
 	if code, out := port.RunToEnd(); code != 2 || !strings.Contains(out, p.Addr) || strings.Count(out, "\n") != 1 {
 		t.Errorf("port in use: exit %d, %q", code, out)
 	}
+	peers := &harness.Process{T: t, Dir: port.Dir, Addr: harness.FreeAddr(t), Args: []string{"--listen-peer-urls", "http://" + p.Addr}}
+	if code, out := peers.RunToEnd(); code != 2 || !strings.Contains(out, p.Addr+", of --listen-peer-urls") || strings.Count(out, "\n") != 1 {
+		t.Errorf("port for other nodes in use: exit %d, %q", code, out)
+	}
+	if _, err := os.Stat(port.Dir); !os.IsNotExist(err) {
+		t.Errorf("ports in use left a directory: %v", err)
+	}
 	flag := &harness.Process{T: t, Dir: t.TempDir(), Addr: harness.FreeAddr(t), Args: []string{"--no-such-flag"}}
 	if code, out := flag.RunToEnd(); code != 2 || strings.Count(out, "\n") != 1 {
 		t.Errorf("unknown flag: exit %d, %q", code, out)

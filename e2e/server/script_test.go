@@ -26,6 +26,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("ADDR", first)
 			env.Setenv("URL", "http://"+first)
 			env.Setenv("URL2", "http://"+second)
+			env.Setenv("LATCHKEY_LISTEN_PEER_URLS", harness.AnyPeerURL)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -29,7 +29,7 @@ func TestAutoTLS(t *testing.T) {
 	dir := t.TempDir()
 	addr, socket, data := harness.FreeAddr(t), filepath.Join(dir, "s"), filepath.Join(dir, "data")
 	cmd := exec.Command(bin, "--data-dir", data, "--auto-tls", "--listen-client-urls",
-		"https://"+addr+",unixs://"+socket, "--advertise-client-urls", "https://"+addr)
+		"https://"+addr+",unixs://"+socket, "--advertise-client-urls", "https://"+addr, "--listen-peer-urls", harness.AnyPeerURL)
 	var log bytes.Buffer
 	cmd.Stderr = &log
 	if err := cmd.Start(); err != nil {

@@ -18,7 +18,6 @@ import (
 	raftvfs "github.com/lni/vfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/lease"
 )
 
@@ -44,10 +43,7 @@ func (c *crashable) start() {
 
 func startNode(t *testing.T, state vfs.FS, raft raftvfs.FS, change ...func(*Options)) *Node {
 	t.Helper()
-	cfg, err := config.Parse([]string{"--data-dir", "/latchkey"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := parsed(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -144,7 +144,7 @@ func maxPeerFrame(c *config.Config) int {
 	return int(min(128<<20+4*int64(c.MaxRequestBytes), math.MaxInt32))
 }
 
-// openMesh connects the node to the others, where there are any.
+// openMesh connects the node to the others, and is there for those that come.
 func (n *Node) openMesh(o *Options) error {
 	id := n.dir.Identity()
 	first := id.Nodes
@@ -156,15 +156,6 @@ func (n *Node) openMesh(o *Options) error {
 		return err
 	}
 	n.membership = &membership{self: id.NodeID, first: first, system: machine, refusals: make(map[uint64]bool)}
-	if len(first) == 1 {
-		return nil
-	}
-	listeners := plain(o.PeerListeners)
-	if listeners == nil {
-		if listeners, err = listenPeers(o.Config); err != nil {
-			return err
-		}
-	}
 	info, err := peerTLS(o)
 	if err != nil {
 		return err
@@ -188,8 +179,8 @@ func (n *Node) openMesh(o *Options) error {
 		Traffic: newTraffic(n.metrics.registry),
 		Timeout: silentElections * o.Config.ElectionTimeout, MaxFrame: maxPeerFrame(o.Config), Log: n.log,
 	})
-	n.others = p
-	for _, l := range listeners {
+	n.peers = p
+	for _, l := range n.peerListeners {
 		var secure func(net.Listener) (net.Listener, error)
 		if l.secure {
 			secure = func(l net.Listener) (net.Listener, error) { return transport.NewTLSListener(l, &info) }
@@ -229,7 +220,7 @@ func listenPeers(c *config.Config) ([]listener, error) {
 			for _, open := range listeners {
 				_ = open.Close()
 			}
-			return nil, fmt.Errorf("%w for other nodes on %s: %w", ErrListen, u.String(), err)
+			return nil, fmt.Errorf("%w for other nodes on %s, of --listen-peer-urls: %w", ErrListen, u.String(), err)
 		}
 		listeners = append(listeners, l)
 	}
@@ -240,7 +231,7 @@ func listenPeers(c *config.Config) ([]listener, error) {
 func (n *Node) unreached() []string {
 	var names []string
 	for _, m := range n.membership.first {
-		if m.ID != n.membership.self && !n.others.reached(m.ID) {
+		if m.ID != n.membership.self && !n.peers.reached(m.ID) {
 			names = append(names, m.Name)
 		}
 	}

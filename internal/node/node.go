@@ -61,12 +61,14 @@ type Options struct {
 type Node struct {
 	log       *slog.Logger
 	listeners []listener
+	// peerListeners are where other nodes come in. The mesh closes them once there is one.
+	peerListeners []listener
 	// tls is what secure listeners serve with, nil where there is none.
 	tls        *tls.Config
 	dir        *datadir.Dir
 	state      *pebble.DB
 	membership *membership
-	others     others
+	peers      *peers
 	system     *raft.Host
 	data       *raft.Host
 	shards     map[uint64]*shard.Data
@@ -107,8 +109,8 @@ var ErrStopped = errors.New("stopped before it served")
 // Start starts a node and returns when it serves. It waits for as many other nodes as it
 // takes, without a limit of time.
 func Start(o Options) (n *Node, err error) {
-	n = &Node{log: o.Log, listeners: plain(o.Listeners), shards: make(map[uint64]*shard.Data), failed: make(chan error, 1), served: make(chan struct{})}
-	n.spool, n.metrics, n.others = os.TempDir, newMetrics(), alone{}
+	n = &Node{log: o.Log, listeners: plain(o.Listeners), peerListeners: plain(o.PeerListeners), shards: make(map[uint64]*shard.Data), failed: make(chan error, 1), served: make(chan struct{})}
+	n.spool, n.metrics = os.TempDir, newMetrics()
 	ctx, giveUp := context.WithCancelCause(context.Background())
 	n.giveUp = giveUp
 	started := make(chan struct{})
@@ -135,12 +137,17 @@ func Start(o Options) (n *Node, err error) {
 			return n, err
 		}
 	}
+	if n.peerListeners == nil {
+		if n.peerListeners, err = listenPeers(o.Config); err != nil {
+			return n, err
+		}
+	}
 	if o.StateFS == nil {
 		o.StateFS = vfs.Default
 		n.spool = func() string { return n.dir.Temp() }
 	}
 	shards := func(o *Options) error { return n.openShards(ctx, o) }
-	verify := func(o *Options) error { return n.others.verify(ctx, o) }
+	verify := func(o *Options) error { return n.peers.verify(ctx, o) }
 	resume := func(*Options) error { return n.resume(ctx) }
 	for _, step := range []func(*Options) error{
 		n.openDir, n.sayStarting, n.openTLS, n.openState, n.loadBackup, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verify, n.openServer, resume,
@@ -158,7 +165,7 @@ func Start(o Options) (n *Node, err error) {
 	n.watchDisk(o.StateFS)
 	n.sweeping = &sweeping{compacted: n.cluster.Compacted, sweep: n.router.SweepTo, log: n.log}
 	n.sweeping.start()
-	n.others.start(o.Config)
+	n.peers.start(o.Config)
 	n.journal = n.openJournal()
 	n.journal.start()
 	if err = n.serve(); err != nil {
@@ -323,7 +330,7 @@ func (n *Node) openHosts(o *Options) error {
 			SnapshotEntries: o.SnapshotEntries, KeptEntries: o.KeptEntries,
 			Observer: n.metrics, Log: o.Log, Fatal: o.Fatal, LogWrites: &n.logWrites,
 		}
-		n.others.connectHost(&c, o.Config)
+		n.peers.connectHost(&c, o.Config)
 		return raft.OpenHost(c)
 	}
 	var err error
@@ -337,12 +344,6 @@ func (n *Node) openHosts(o *Options) error {
 // finishDir says that the first start has made all files: from here on shards put into
 // them what must not be lost.
 func (n *Node) finishDir(*Options) error { return n.dir.Finish() }
-
-// A node that is a cluster of its own elects itself without waiting for others.
-const (
-	soloTick                 = 50 * time.Millisecond
-	soloElectionTicks uint64 = 3
-)
 
 // requestTimeout is etcd's: five seconds and what two elections take.
 func requestTimeout(c *config.Config) time.Duration { return 5*time.Second + 2*c.ElectionTimeout }
@@ -362,7 +363,7 @@ func (n *Node) openServer(o *Options) error {
 	}
 	c := o.Config
 	n.router = router.New(router.Config{
-		System: n.cluster, Order: n.cluster, UserStore: n.cluster, Leaders: n.others.leaders(), Self: n.membership.self, Shards: n.shards,
+		System: n.cluster, Order: n.cluster, UserStore: n.cluster, Leaders: n.peers.leaders(), Self: n.membership.self, Shards: n.shards,
 		WideWrites: c.WritesOverShards, Timeout: requestTimeout(c), Compactor: n.compactState,
 	})
 	for _, d := range n.shards {
@@ -371,14 +372,14 @@ func (n *Node) openServer(o *Options) error {
 	if err := n.metrics.follow(n.cluster, n.shards); err != nil {
 		return err
 	}
-	if err := n.metrics.know(n.membership.self, n.membership.first, n.others.reached); err != nil {
+	if err := n.metrics.know(n.membership.self, n.membership.first, n.peers.reached); err != nil {
 		return err
 	}
 	view := services{Router: n.router, node: n}
 	var err error
 	n.server, err = api.NewServer(api.Config{
 		Store: view, Leases: n.router, Watches: view, Cluster: n.cluster, Maintenance: view,
-		Users: n.router, Peers: n.others.waiting(), Tokens: n.tokens, BcryptCost: c.BcryptCost, CertificateUsers: c.ClientTLS.ClientCertAuth,
+		Users: n.router, Peers: n.peers.waiting(), Tokens: n.tokens, BcryptCost: c.BcryptCost, CertificateUsers: c.ClientTLS.ClientCertAuth,
 		DisableGateway: !c.EnableGateway, AllowedOrigins: c.CORS, AllowedHosts: c.HostWhitelist,
 		Log: o.Log, Metrics: n.metrics.registry, SnapshotDir: n.spool(),
 		MaxTxnOps: c.MaxTxnOps, MaxRequestBytes: c.MaxRequestBytes, MaxConcurrentStreams: c.MaxConcurrentStreams,
@@ -464,7 +465,7 @@ func (n *Node) Failed() <-chan error { return n.failed }
 // ctx lasts.
 func (n *Node) Stop(ctx context.Context) error {
 	n.leaving.Store(true)
-	n.others.leave(ctx)
+	n.peers.leave(ctx)
 	n.stopServing(ctx)
 	if n.cluster != nil {
 		// Numbers are resumed by the next term: this process hands out no more.
@@ -496,17 +497,26 @@ func (n *Node) close() error {
 			}
 		}
 	}
+	if n.peers == nil {
+		for _, l := range n.peerListeners {
+			errs = append(errs, l.Close())
+		}
+	}
 	if n.sweeping != nil {
 		n.sweeping.close()
 	}
 	if n.journal != nil {
 		n.journal.close()
 	}
-	n.others.stop()
+	if n.peers != nil {
+		n.peers.stop()
+	}
 	if n.router != nil {
 		n.router.Close()
 	}
-	n.others.disconnect()
+	if n.peers != nil {
+		n.peers.disconnect()
+	}
 	for _, h := range []*raft.Host{n.data, n.system} {
 		if h != nil {
 			h.Close()

@@ -17,70 +17,7 @@ import (
 	"github.com/latchkey-db/latchkey/system"
 )
 
-// others is what a node has to do with the other nodes of its cluster: peers, or nothing
-// where it is alone.
-type others interface {
-	links
-	duties
-}
-
-// links are how nodes reach each other.
-type links interface {
-	// connectHost gives a host of replicas its pace, and the wire to those of its name.
-	connectHost(h *raft.HostConfig, c *config.Config)
-	// connectSystem tells the system shard how its leader on another node is found.
-	connectSystem(c *system.Config)
-	// answer has a server answer the calls of other nodes.
-	answer(s remote.Server)
-	// reached reports whether there is a connection to another node.
-	reached(node uint64) bool
-	// waiting returns the other nodes as those whose calls wait for locks, nil where there are none.
-	waiting() lock.Peers
-	// disconnect ends all that.
-	disconnect()
-}
-
-// duties are what a node does together with others beside serving.
-type duties interface {
-	// leaders returns how the leaders on other nodes are found, nil where there are none. It
-	// is called once, when the data shards run.
-	leaders() router.Leaders
-	// verify compares this node's data with the others', if it is to before it serves.
-	verify(ctx context.Context, o *Options) error
-	// suspect reports whether an alarm says that what this node holds may be wrong.
-	suspect() bool
-	// start begins what goes on for as long as the node serves, and stop ends it.
-	start(c *config.Config)
-	stop()
-	// move has a node lead what this one leads; leave hands that over to any.
-	move(ctx context.Context, node uint64) error
-	leave(ctx context.Context)
-}
-
-// alone is a cluster of one node.
-type alone struct{}
-
-var _ others = alone{}
-
-// connectHost has the node elect itself without waiting for others.
-func (alone) connectHost(h *raft.HostConfig, _ *config.Config) {
-	h.Tick, h.ElectionTicks = soloTick, soloElectionTicks
-}
-
-func (alone) connectSystem(*system.Config)           {}
-func (alone) answer(remote.Server)                   {}
-func (alone) reached(uint64) bool                    { return false }
-func (alone) waiting() lock.Peers                    { return nil }
-func (alone) disconnect()                            {}
-func (alone) leaders() router.Leaders                { return nil }
-func (alone) verify(context.Context, *Options) error { return nil }
-func (alone) suspect() bool                          { return false }
-func (alone) start(*config.Config)                   {}
-func (alone) stop()                                  {}
-func (alone) move(context.Context, uint64) error     { return api.ErrNotMoved }
-func (alone) leave(context.Context)                  {}
-
-// peers is a cluster of several nodes, seen from one of them.
+// peers is what a node has to do with the other nodes of its cluster, of which there may be none.
 type peers struct {
 	node       *Node
 	mesh       *peer.Mesh
@@ -90,24 +27,27 @@ type peers struct {
 	verifier *verifier
 }
 
-var _ others = (*peers)(nil)
-
+// connectHost gives a host of replicas its pace, and the wire to those of its name.
 func (p *peers) connectHost(h *raft.HostConfig, c *config.Config) {
 	h.Tick, h.ElectionTicks = c.HeartbeatInterval, uint64(c.ElectionTimeout/c.HeartbeatInterval)
 	h.Wire = newWire(p.mesh.Wire(h.Name), p.node.membership.hosts(h.Name), p.succession.Heard, p.node.diskStuck)
 }
 
+// connectSystem tells the system shard how its leader on another node is found.
 func (p *peers) connectSystem(c *system.Config) {
 	c.Remote = func() system.Leader { return remote.SystemLeader(p.mesh, p.node.cluster) }
 }
 
+// answer has a server answer the calls of other nodes.
 func (p *peers) answer(s remote.Server) {
 	s.Missed = p.succession.Misses
 	p.mesh.Handle(func(ctx context.Context, _ uint64, request []byte) []byte { return s.Handle(ctx, request) })
 }
 
+// reached reports whether there is a connection to another node.
 func (p *peers) reached(node uint64) bool { return p.mesh.Reached(node) }
 
+// waiting returns the other nodes as those whose calls wait for locks.
 func (p *peers) waiting() lock.Peers { return waiting{p} }
 
 // waiting is the other nodes as those whose calls wait for locks.
@@ -124,8 +64,11 @@ func (w waiting) Waits(ctx context.Context, node uint64, clients []string) ([]de
 	return remote.Waits(ctx, w.mesh, node, clients)
 }
 
+// disconnect ends all connections.
 func (p *peers) disconnect() { p.mesh.Close() }
 
+// leaders returns how the leaders on other nodes are found. It is called once, when the data shards
+// run.
 func (p *peers) leaders() router.Leaders {
 	n := p.node
 	nodeOf := func(shardID, replicaID uint64) uint64 {
@@ -147,6 +90,7 @@ func (p *peers) leaders() router.Leaders {
 	return found
 }
 
+// verify compares this node's data with the others', if it is to before it serves.
 func (p *peers) verify(ctx context.Context, o *Options) error {
 	p.verifier = newVerifier(p)
 	if !o.Config.InitialCorruptCheck {
@@ -157,6 +101,7 @@ func (p *peers) verify(ctx context.Context, o *Options) error {
 	return p.verifier.atStart(ctx)
 }
 
+// start begins what goes on for as long as the node serves, and stop ends it.
 func (p *peers) start(c *config.Config) {
 	p.spreader.Start()
 	p.succession.Start(p.spreader.Replicas())
@@ -178,6 +123,7 @@ func (p *peers) stopLeading() {
 	}
 }
 
+// move has a node lead what this one leads.
 func (p *peers) move(ctx context.Context, node uint64) error {
 	if !p.spreader.Move(ctx, node) {
 		return api.ErrNotMoved
@@ -185,6 +131,7 @@ func (p *peers) move(ctx context.Context, node uint64) error {
 	return nil
 }
 
+// leave hands what this node leads over to any.
 func (p *peers) leave(ctx context.Context) {
 	p.stopLeading()
 	if p.spreader != nil {

@@ -68,7 +68,7 @@ func onlyPlannedChanges(t *testing.T, nodes int) bool {
 		from := oracle()
 		for _, m := range c.machines {
 			if m != from {
-				check(t, from.node.others.move(t.Context(), m.node.cluster.MemberID()))
+				check(t, from.node.peers.move(t.Context(), m.node.cluster.MemberID()))
 				break
 			}
 		}

@@ -27,7 +27,7 @@ import (
 
 func parsed(t *testing.T, flags ...string) *config.Config {
 	t.Helper()
-	c, err := config.Parse(append([]string{"--data-dir", "/latchkey"}, flags...), nil)
+	c, err := config.Parse(append([]string{"--data-dir", "/latchkey", "--listen-peer-urls", "http://127.0.0.1:0"}, flags...), nil)
 	check(t, err)
 	return c
 }

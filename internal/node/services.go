@@ -32,7 +32,7 @@ func (s services) NewWatchGroup() api.WatchGroup { return s.Router.NewWatchGroup
 
 // Range reads keys, unless what this node holds may be wrong.
 func (s services) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
-	if s.node.others.suspect() {
+	if s.node.peers.suspect() {
 		return nil, mvcc.ErrCorrupt
 	}
 	return s.Router.Range(ctx, r)
@@ -40,7 +40,7 @@ func (s services) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespo
 
 // RangeInShard reads keys of one shard, unless what this node holds may be wrong.
 func (s services) RangeInShard(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
-	if s.node.others.suspect() {
+	if s.node.peers.suspect() {
 		return nil, mvcc.ErrCorrupt
 	}
 	return s.Router.RangeInShard(ctx, r)
@@ -48,7 +48,7 @@ func (s services) RangeInShard(ctx context.Context, r *pb.RangeRequest) (*pb.Ran
 
 // Peek reads what this node knows, unless that may be wrong.
 func (s services) Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*pb.RangeResponse, error) {
-	if s.node.others.suspect() {
+	if s.node.peers.suspect() {
 		return nil, mvcc.ErrCorrupt
 	}
 	return s.Router.Peek(ctx, r, least)
@@ -56,7 +56,7 @@ func (s services) Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*p
 
 // RangeStream is Range in chunks.
 func (s services) RangeStream(ctx context.Context, r *pb.RangeRequest, maxBytes int, emit func(*pb.RangeResponse) error) error {
-	if s.node.others.suspect() {
+	if s.node.peers.suspect() {
 		return mvcc.ErrCorrupt
 	}
 	return s.Router.RangeStream(ctx, r, maxBytes, emit)
@@ -64,7 +64,7 @@ func (s services) RangeStream(ctx context.Context, r *pb.RangeRequest, maxBytes 
 
 // Txn runs a transaction, unless what this node holds may be wrong.
 func (s services) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
-	if s.node.others.suspect() {
+	if s.node.peers.suspect() {
 		return nil, mvcc.ErrCorrupt
 	}
 	return s.Router.Txn(ctx, r)
@@ -72,7 +72,7 @@ func (s services) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, e
 
 // WriteSnapshot writes a backup, unless what this node holds may be wrong.
 func (s services) WriteSnapshot(ctx context.Context, w io.Writer) error {
-	if s.node.others.suspect() {
+	if s.node.peers.suspect() {
 		return mvcc.ErrCorrupt
 	}
 	return s.Router.WriteSnapshot(ctx, w)
@@ -80,7 +80,7 @@ func (s services) WriteSnapshot(ctx context.Context, w io.Writer) error {
 
 // ReadOwn reads what this node holds, unless that may be wrong.
 func (s services) ReadOwn(ctx context.Context) error {
-	if s.node.others.suspect() {
+	if s.node.peers.suspect() {
 		return mvcc.ErrCorrupt
 	}
 	return s.Router.ReadOwn(ctx)
@@ -102,7 +102,7 @@ func (s services) Status() api.NodeStatus {
 
 // MoveLeader has a node lead the system shard, and the data shards that this one leads.
 func (s services) MoveLeader(ctx context.Context, node uint64) error {
-	return s.node.others.move(ctx, node)
+	return s.node.peers.move(ctx, node)
 }
 
 // pebbleLogger passes on what the state's Pebble has to say.

@@ -62,7 +62,7 @@ func (n *Node) answerAll() {
 	if n.server != nil {
 		s.Waits, s.Open = n.server.Waits, n.router.Coordinates
 	}
-	n.others.answer(s)
+	n.peers.answer(s)
 }
 
 // openSystem starts the system shard's replica.
@@ -78,10 +78,10 @@ func (n *Node) openSystem(o *Options) error {
 		Host: n.system, Machine: n.membership.system, Self: id.NodeID, ReplicaID: replicaOf(n.membership.first, id.NodeID),
 		Members: members, Targets: targets("system", members), Timeout: requestTimeout(o.Config),
 	}
-	n.others.connectSystem(&c)
+	n.peers.connectSystem(&c)
 	var err error
 	if n.cluster, err = system.Start(c); err == nil {
-		n.others.answer(remote.Server{System: n.cluster.Here()})
+		n.peers.answer(remote.Server{System: n.cluster.Here()})
 	}
 	return err
 }

@@ -51,7 +51,7 @@ type verifier struct {
 	wg   sync.WaitGroup
 }
 
-// newVerifier returns the verifier of a node that is not alone.
+// newVerifier returns the verifier of a node.
 func newVerifier(p *peers) *verifier {
 	n := p.node
 	return &verifier{
@@ -265,7 +265,12 @@ func (v *verifier) compareAll(ctx context.Context, id uint64) (sums map[uint64]u
 	}
 }
 
+// suspect reports whether an alarm says that what this node holds may be wrong: it differs from what
+// others hold. A node without others goes on reading, as etcd does.
 func (p *peers) suspect() bool {
+	if len(p.node.membership.first) == 1 {
+		return false
+	}
 	for _, a := range p.node.cluster.State().Alarms {
 		if a.Type == pb.AlarmType_CORRUPT && (a.Member == p.node.membership.self || a.Member == wholeCluster) {
 			return true

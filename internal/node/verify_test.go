@@ -207,7 +207,7 @@ func TestCompactHashCheck(t *testing.T) {
 			odd.falsify(t, "right-u", "wrong-u")
 			c.start(odd)
 			for _, m := range c.machines {
-				m.node.others.(*peers).verifier.check(t.Context())
+				m.node.peers.verifier.check(t.Context())
 			}
 			c.named(odd)
 			member := odd.corrupt()[0]
@@ -251,7 +251,7 @@ func TestEqualReplicasAreNotNamed(t *testing.T) {
 			for ctx.Err() == nil {
 				for _, m := range c.machines {
 					for id := range m.node.shards {
-						sums, at, err := m.node.others.(*peers).verifier.compare(t.Context(), id)
+						sums, at, err := m.node.peers.verifier.compare(t.Context(), id)
 						if err != nil {
 							t.Errorf("compare shard %d: %v", id, err)
 						}

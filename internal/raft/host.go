@@ -58,7 +58,7 @@ type HostConfig struct {
 	TempDir string
 	// RaftFS is the file system of the log; nil is the operating system's.
 	RaftFS config.IFS
-	// Wire carries Raft's messages, nil for a node without peers.
+	// Wire carries Raft's messages, nil for a host that reaches no other.
 	Wire Wire
 	// SnapshotEntries is how many entries lie between two snapshots of a replica, and
 	// KeptEntries how many of them stay in its log; 0 is the default of both.

@@ -12,10 +12,10 @@ import (
 	"github.com/lni/dragonboat/v4/raftpb"
 )
 
-// errNoPeers is what a node without peers answers when Raft wants to reach one.
-var errNoPeers = errors.New("this node has no peers")
+// errNoPeers is what a host without a wire answers when Raft wants to reach another.
+var errNoPeers = errors.New("this host reaches no other")
 
-// noPeers is the transport of a node that is a cluster of its own.
+// noPeers is the transport of a host without a wire.
 type noPeers struct{}
 
 var (

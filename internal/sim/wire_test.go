@@ -196,6 +196,9 @@ func (o oracle) Prove(ctx context.Context, claims []raft.Claim) (since raft.Sinc
 	return since, proved, err
 }
 
+// IsOracle reports whether the process is the oracle.
+func (o oracle) IsOracle() bool { return o.p.cluster.IsOracle() }
+
 // Newest asks for the newest number until there is an answer.
 func (o oracle) Newest(ctx context.Context) (raft.Block, error) {
 	for {
