@@ -103,15 +103,28 @@ type Cluster interface {
 	Term() uint64
 	// Leader is the member that leads the system shard, 0 while there is none.
 	Leader() uint64
-	// Members lists the nodes. A linearizable list is confirmed by the system
-	// shard's leader first.
-	Members(ctx context.Context, linearizable bool) ([]*pb.Member, error)
+	Membership
 	// Alarms lists the raised alarms as this node knows them.
 	Alarms() []*pb.AlarmMember
 	// RaiseAlarm and ClearAlarm go through the system shard. They return the
 	// alarms that the call changed.
 	RaiseAlarm(ctx context.Context, member uint64, a pb.AlarmType) ([]*pb.AlarmMember, error)
 	ClearAlarm(ctx context.Context, member uint64, a pb.AlarmType) ([]*pb.AlarmMember, error)
+}
+
+// Membership is the nodes of the cluster, and the changes of them.
+type Membership interface {
+	// IsLearner reports whether this node does not vote, and so serves little.
+	IsLearner() bool
+	// Members lists the nodes. A linearizable list is confirmed by the system
+	// shard's leader first.
+	Members(ctx context.Context, linearizable bool) ([]*pb.Member, error)
+	// AddMember, PromoteMember, RemoveMember and UpdateMember change the members, if that is safe. Their errors are
+	// those of package system. An error of ctx leaves open whether the change is made.
+	AddMember(ctx context.Context, peerURLs []string, learner bool) (id uint64, err error)
+	PromoteMember(ctx context.Context, id uint64) error
+	RemoveMember(ctx context.Context, id uint64) error
+	UpdateMember(ctx context.Context, id uint64, peerURLs []string) error
 }
 
 // NodeStatus is what Maintenance.Status tells of this node beside its header.

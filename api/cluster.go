@@ -8,10 +8,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
-var errFixedMembers = unimplemented("latchkey: changing the members of a cluster is not available yet")
-
-// clusterService is etcd's Cluster service. It lists the nodes, and judges
-// changes of them as far as etcd's answer is an error; it makes none.
+// clusterService is etcd's Cluster service.
 type clusterService struct {
 	pb.UnsafeClusterServer
 
@@ -38,7 +35,7 @@ func (s *clusterService) MemberList(ctx context.Context, r *pb.MemberListRequest
 	return &pb.MemberListResponse{Header: s.headers.of(0), Members: members}, nil
 }
 
-// MemberAdd judges the addresses of a new node.
+// MemberAdd takes a member in, whose node is to be started then.
 func (s *clusterService) MemberAdd(ctx context.Context, r *pb.MemberAddRequest) (*pb.MemberAddResponse, error) {
 	urls, err := types.NewURLs(r.GetPeerURLs())
 	if err != nil {
@@ -47,90 +44,58 @@ func (s *clusterService) MemberAdd(ctx context.Context, r *pb.MemberAddRequest) 
 	if err := s.gate.require(ctx, needRoot); err != nil {
 		return nil, err
 	}
-	members, err := s.cluster.Members(ctx, true)
+	id, err := s.cluster.AddMember(ctx, urls.StringSlice(), r.GetIsLearner())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	for _, m := range members {
-		if sharesURL(m, urls.StringSlice()) {
-			return nil, errPeerURLExist
-		}
+	members, err := s.cluster.Members(ctx, false)
+	if err != nil {
+		return nil, toStatus(err)
 	}
-	return nil, errFixedMembers
+	added := &pb.Member{ID: id, PeerURLs: urls.StringSlice(), IsLearner: r.GetIsLearner()}
+	return &pb.MemberAddResponse{Header: s.headers.of(0), Member: added, Members: members}, nil
 }
 
-// MemberRemove judges whether a node can go: enough must stay.
-func (s *clusterService) MemberRemove(
-	ctx context.Context, r *pb.MemberRemoveRequest,
-) (*pb.MemberRemoveResponse, error) {
-	if err := s.gate.require(ctx, needRoot); err != nil {
+// MemberRemove removes a member, if enough stay.
+func (s *clusterService) MemberRemove(ctx context.Context, r *pb.MemberRemoveRequest) (*pb.MemberRemoveResponse, error) {
+	header, members, err := s.change(ctx, func() error { return s.cluster.RemoveMember(ctx, r.GetID()) })
+	if err != nil {
 		return nil, err
 	}
-	members, err := s.cluster.Members(ctx, true)
-	if err != nil {
-		return nil, toStatus(err)
-	}
-	if memberOf(members, r.GetID()) == nil {
-		return nil, errMemberNotFound
-	}
-	voters, started := 0, 0
-	for _, m := range members {
-		if m.GetID() == r.GetID() || m.GetIsLearner() {
-			continue
-		}
-		voters++
-		if m.GetName() != "" {
-			started++
-		}
-	}
-	if started < voters/2+1 {
-		return nil, errNotEnoughStartedMember
-	}
-	return nil, errFixedMembers
+	members = slices.DeleteFunc(members, func(m *pb.Member) bool { return m.GetID() == r.GetID() }) // as its own node tells it
+	return &pb.MemberRemoveResponse{Header: header, Members: members}, nil
 }
 
-// MemberUpdate judges the new addresses of a node.
-func (s *clusterService) MemberUpdate(
-	ctx context.Context, r *pb.MemberUpdateRequest,
-) (*pb.MemberUpdateResponse, error) {
-	if err := s.gate.require(ctx, needRoot); err != nil {
+// MemberUpdate changes the addresses of a member.
+func (s *clusterService) MemberUpdate(ctx context.Context, r *pb.MemberUpdateRequest) (*pb.MemberUpdateResponse, error) {
+	header, members, err := s.change(ctx, func() error {
+		return s.cluster.UpdateMember(ctx, r.GetID(), r.GetPeerURLs())
+	})
+	if err != nil {
 		return nil, err
 	}
-	members, err := s.cluster.Members(ctx, true)
-	if err != nil {
-		return nil, toStatus(err)
-	}
-	if memberOf(members, r.GetID()) == nil {
-		return nil, errMemberNotFound
-	}
-	for _, m := range members {
-		if m.GetID() != r.GetID() && sharesURL(m, r.GetPeerURLs()) {
-			return nil, errPeerURLExist
-		}
-	}
-	return nil, errFixedMembers
+	return &pb.MemberUpdateResponse{Header: header, Members: members}, nil
 }
 
-// MemberPromote judges whether a node is one that could be promoted.
-func (s *clusterService) MemberPromote(
-	ctx context.Context, r *pb.MemberPromoteRequest,
-) (*pb.MemberPromoteResponse, error) {
-	if err := s.gate.require(ctx, needRoot); err != nil {
+// MemberPromote has a learner vote.
+func (s *clusterService) MemberPromote(ctx context.Context, r *pb.MemberPromoteRequest) (*pb.MemberPromoteResponse, error) {
+	header, members, err := s.change(ctx, func() error { return s.cluster.PromoteMember(ctx, r.GetID()) })
+	if err != nil {
 		return nil, err
 	}
-	members, err := s.cluster.Members(ctx, true)
-	if err != nil {
-		return nil, toStatus(err)
+	return &pb.MemberPromoteResponse{Header: header, Members: members}, nil
+}
+
+// change carries a change out that root may make, and lists the members as this node knows them then.
+func (s *clusterService) change(ctx context.Context, carry func() error) (*pb.ResponseHeader, []*pb.Member, error) {
+	if err := s.gate.require(ctx, needRoot); err != nil {
+		return nil, nil, err
 	}
-	m := memberOf(members, r.GetID())
-	switch {
-	case m == nil:
-		return nil, errMemberNotFound
-	case !m.GetIsLearner():
-		return nil, errMemberNotLearner
-	default:
-		return nil, errFixedMembers
+	if err := carry(); err != nil {
+		return nil, nil, toStatus(err)
 	}
+	members, err := s.cluster.Members(ctx, false)
+	return s.headers.of(0), members, toStatus(err)
 }
 
 func memberOf(members []*pb.Member, id uint64) *pb.Member {
@@ -140,9 +105,4 @@ func memberOf(members []*pb.Member, id uint64) *pb.Member {
 		}
 	}
 	return nil
-}
-
-// sharesURL tells whether m has one of the peer addresses.
-func sharesURL(m *pb.Member, urls []string) bool {
-	return slices.ContainsFunc(m.GetPeerURLs(), func(u string) bool { return slices.Contains(urls, u) })
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/latchkey-db/latchkey/lock"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/router"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // Statuses that the services answer by themselves. Clients recognise etcd's
@@ -40,17 +41,14 @@ var (
 	errWatchCanceled           = rpctypes.ErrGRPCWatchCanceled
 	errBadLeaderTransferee     = rpctypes.ErrGRPCBadLeaderTransferee
 	errMemberBadURLs           = rpctypes.ErrGRPCMemberBadURLs
-	errMemberNotFound          = rpctypes.ErrGRPCMemberNotFound
-	errMemberNotLearner        = rpctypes.ErrGRPCMemberNotLearner
-	errPeerURLExist            = rpctypes.ErrGRPCPeerURLExist
+	errForLearner              = rpctypes.ErrGRPCNotSupportedForLearner
 	errDowngradeVersionFormat  = rpctypes.ErrGRPCWrongDowngradeVersionFormat
 	errDowngradeVersionTarget  = rpctypes.ErrGRPCInvalidDowngradeTargetVersion
 
-	// etcd sends these three with code Unknown, whatever code its client library
+	// etcd sends these with code Unknown, whatever code its client library
 	// gives them.
-	errTooManyRequests        = unknown("etcdserver: too many requests")
-	errNotEnoughStartedMember = unknown("etcdserver: re-configuration failed due to not enough started members")
-	errUnknownMethod          = unknown("etcdserver: unknown method")
+	errTooManyRequests = unknown("etcdserver: too many requests")
+	errUnknownMethod   = unknown("etcdserver: unknown method")
 
 	// What a waiter hears whose own key has gone. Lock and Election send every
 	// error as Unknown, with etcd's text.
@@ -110,6 +108,17 @@ var sentinels = []struct{ is, wire error }{
 	{auth.ErrOldRevision, rpctypes.ErrGRPCAuthOldRevision},
 	{router.ErrOutdated, rpctypes.ErrGRPCAuthOldRevision},
 	{router.ErrSeveralShards, errSeveralShards},
+
+	{system.ErrMemberExists, rpctypes.ErrGRPCMemberExist},
+	{system.ErrPeerURLExists, rpctypes.ErrGRPCPeerURLExist},
+	{system.ErrTooManyLearners, rpctypes.ErrGRPCTooManyLearners},
+	{system.ErrNotMember, rpctypes.ErrGRPCMemberNotFound},
+	{system.ErrNotLearner, rpctypes.ErrGRPCMemberNotLearner},
+	{system.ErrLearnerBehind, rpctypes.ErrGRPCLearnerNotReady},
+	// etcd sends these two with code Unknown, too.
+	{system.ErrNotStarted, unknown("etcdserver: re-configuration failed due to not enough started members")},
+	{system.ErrUnhealthy, unknown("etcdserver: unhealthy cluster")},
+	{system.ErrVersion, precondition("latchkey: " + system.ErrVersion.Error())},
 
 	{lock.ErrNotLeader, unknown("election: not leader")},
 	{lock.ErrNoLeader, unknown("election: no leader")},

@@ -16,6 +16,7 @@ import (
 	"github.com/latchkey-db/latchkey/lock"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/router"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // TestToStatus checks code and text of every error of the layers below, also where
@@ -70,6 +71,15 @@ func TestToStatus(t *testing.T) {
 			"latchkey: the keys of the request lie on several shards, and writes over several shards are switched off, or not known to all nodes yet: " +
 				`the keys from "" on are divided at ""`,
 		},
+		{system.ErrMemberExists, codes.FailedPrecondition, "etcdserver: member ID already exist"},
+		{system.ErrPeerURLExists, codes.FailedPrecondition, "etcdserver: Peer URLs already exists"},
+		{system.ErrTooManyLearners, codes.FailedPrecondition, "etcdserver: too many learner members in cluster"},
+		{system.ErrNotMember, codes.NotFound, "etcdserver: member not found"},
+		{system.ErrNotLearner, codes.FailedPrecondition, "etcdserver: can only promote a learner member"},
+		{system.ErrLearnerBehind, codes.FailedPrecondition, "etcdserver: can only promote a learner member which is in sync with leader"},
+		{system.ErrNotStarted, codes.Unknown, "etcdserver: re-configuration failed due to not enough started members"},
+		{system.ErrUnhealthy, codes.Unknown, "etcdserver: unhealthy cluster"},
+		{system.ErrVersion, codes.FailedPrecondition, "latchkey: a node of the cluster does not know changes of members yet, or has never started: upgrade and start all nodes first"},
 		{lock.ErrNotLeader, codes.Unknown, "election: not leader"},
 		{lock.ErrNoLeader, codes.Unknown, "election: no leader"},
 		{lock.ErrClosed, codes.Unavailable, "etcdserver: server stopped"},
@@ -121,10 +131,7 @@ func TestOwnStatuses(t *testing.T) {
 		{errWatchCanceled, codes.Canceled, "etcdserver: watch canceled"},
 		{errBadLeaderTransferee, codes.FailedPrecondition, "etcdserver: bad leader transferee"},
 		{errMemberBadURLs, codes.InvalidArgument, "etcdserver: given member URLs are invalid"},
-		{errMemberNotFound, codes.NotFound, "etcdserver: member not found"},
-		{errMemberNotLearner, codes.FailedPrecondition, "etcdserver: can only promote a learner member"},
-		{errPeerURLExist, codes.FailedPrecondition, "etcdserver: Peer URLs already exists"},
-		{errNotEnoughStartedMember, codes.Unknown, "etcdserver: re-configuration failed due to not enough started members"},
+		{errForLearner, codes.FailedPrecondition, "etcdserver: rpc not supported for learner"},
 		{errTooManyRequests, codes.Unknown, "etcdserver: too many requests"},
 		{errDowngradeVersionFormat, codes.InvalidArgument, "etcdserver: wrong downgrade target version format"},
 		{errDowngradeVersionTarget, codes.InvalidArgument, "etcdserver: invalid downgrade target version"},

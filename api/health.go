@@ -80,10 +80,20 @@ func (h *healthChecks) install(mux *http.ServeMux) {
 		{"data_corruption", h.checkCorruption},
 		local,
 		{"linearizable_read", func(ctx context.Context) error { return h.read(ctx, false) }},
-		// No node of this server is ever a learner.
-		{"non_learner", func(context.Context) error { return nil }},
+		{"non_learner", h.checkLearner},
 	})
 }
+
+// checkLearner fails where this node does not vote.
+func (h *healthChecks) checkLearner(context.Context) error {
+	if h.cluster.IsLearner() {
+		return errLearner
+	}
+	return nil
+}
+
+// errLearner has etcd's text.
+var errLearner = errors.New("node is a learner")
 
 // serveHealth answers /health: whether this node serves clients. The parameter
 // exclude passes over an alarm, serializable=true asks for this node alone.

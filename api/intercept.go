@@ -8,6 +8,7 @@ import (
 
 	promgrpc "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -74,6 +75,9 @@ func (i *interceptors) logFailure(ctx context.Context, method string, err error)
 func (i *interceptors) admitUnary(
 	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {
+	if i.cluster.IsLearner() && !forLearner(req) {
+		return nil, errForLearner
+	}
 	if _, err := i.admit(ctx, "unary"); err != nil {
 		return nil, err
 	}
@@ -81,8 +85,11 @@ func (i *interceptors) admitUnary(
 }
 
 func (i *interceptors) admitStream(
-	srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
+	srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {
+	if i.cluster.IsLearner() && info.FullMethod != pb.Maintenance_Snapshot_FullMethodName {
+		return errForLearner
+	}
 	needsLeader, err := i.admit(ss.Context(), "stream")
 	if err != nil {
 		return err
@@ -93,6 +100,17 @@ func (i *interceptors) admitStream(
 	}
 	defer done()
 	return handler(srv, &openStream{ServerStream: ss, ctx: ctx})
+}
+
+// forLearner reports whether a node that does not vote answers a request, as etcd's learners do.
+func forLearner(req any) bool {
+	switch r := req.(type) {
+	case *pb.StatusRequest:
+		return true
+	case *pb.RangeRequest:
+		return r.GetSerializable()
+	}
+	return false
 }
 
 // admit judges a call of a kind by its metadata, and counts it. It reports whether the client wants to be

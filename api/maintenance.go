@@ -69,6 +69,7 @@ func (s *maintenanceService) Status(ctx context.Context, _ *pb.StatusRequest) (*
 		RaftTerm:         s.cluster.Term(),
 		StorageVersion:   ClusterVersion,
 		DowngradeInfo:    &pb.DowngradeInfo{},
+		IsLearner:        s.cluster.IsLearner(),
 	}
 	if resp.Leader == 0 {
 		resp.Errors = append(resp.Errors, text(errNoLeader))

@@ -33,8 +33,8 @@ func nodeMetrics(c *Config) []prometheus.Collector {
 			func() float64 { return truth(c.Cluster.Leader() != 0) }),
 		gauge("server", "is_leader", "Whether this node leads: 1 or 0.",
 			func() float64 { return truth(c.Cluster.Leader() == c.Cluster.MemberID()) }),
-		gauge("server", "is_learner", "Whether this node is a learner: always 0.",
-			func() float64 { return 0 }),
+		gauge("server", "is_learner", "Whether this node is a learner: 1 or 0.",
+			func() float64 { return truth(c.Cluster.IsLearner()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts(
 			options("server", "leader_changes_seen_total", "Changes of the leader that this process has seen.")),
 			func() float64 { return float64(c.Cluster.Term() - first + 1) }),

@@ -49,8 +49,11 @@ type node struct {
 
 	mu     sync.Mutex
 	alarms []*pb.AlarmMember
-	// members is what the cluster lists.
-	members []*pb.Member
+	// members is what the cluster lists; unchanged, if set, is why changes of it are refused. learner says that this
+	// node does not vote.
+	members   []*pb.Member
+	unchanged error
+	learner   bool
 	// fail, if set, is what every call on the store answers.
 	fail error
 	// broken, if set, is what the node's own state answers.
@@ -574,4 +577,45 @@ func diff(tb testing.TB, want, got any) {
 // header is what every answer's header holds beside the revision.
 func header(rev int64) *pb.ResponseHeader {
 	return &pb.ResponseHeader{ClusterId: testCluster, MemberId: testMember, RaftTerm: testTerm, Revision: rev}
+}
+
+// IsLearner reports whether the node votes not.
+func (n *node) IsLearner() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.learner
+}
+
+// changeMembers makes a change of the members, or says why not.
+func (n *node) changeMembers(change func()) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.unchanged == nil {
+		change()
+	}
+	return n.unchanged
+}
+
+// AddMember adds member 99.
+func (n *node) AddMember(_ context.Context, peerURLs []string, learner bool) (uint64, error) {
+	return 99, n.changeMembers(func() {
+		n.members = append(n.members, &pb.Member{ID: 99, PeerURLs: peerURLs, IsLearner: learner})
+	})
+}
+
+// PromoteMember makes a member vote.
+func (n *node) PromoteMember(_ context.Context, id uint64) error {
+	return n.changeMembers(func() { memberOf(n.members, id).IsLearner = false })
+}
+
+// RemoveMember removes a member.
+func (n *node) RemoveMember(_ context.Context, id uint64) error {
+	return n.changeMembers(func() {
+		n.members = slices.DeleteFunc(slices.Clone(n.members), func(m *pb.Member) bool { return m.GetID() == id })
+	})
+}
+
+// UpdateMember changes a member's addresses.
+func (n *node) UpdateMember(_ context.Context, id uint64, peerURLs []string) error {
+	return n.changeMembers(func() { memberOf(n.members, id).PeerURLs = peerURLs })
 }

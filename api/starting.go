@@ -59,3 +59,6 @@ func (nothing) Leader() uint64 { return 0 }
 
 // Alarms are none.
 func (nothing) Alarms() []*pb.AlarmMember { return nil }
+
+// IsLearner is not known, and so does not keep anybody from being ready.
+func (nothing) IsLearner() bool { return false }

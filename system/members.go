@@ -43,20 +43,27 @@ type memberCommand struct {
 	Judged uint64 `json:"judged,omitempty"`
 }
 
-// The reasons for which a change of members changed nothing.
+// The reasons for which a change of members changed nothing. Apply gives most of them; whoever judges a change before gives
+// ErrNotStarted, ErrUnhealthy and ErrLearnerBehind.
 var (
 	// ErrMemberExists is returned for a member that is there, or was: ids are never used again.
-	ErrMemberExists = errors.New("member exists")
+	ErrMemberExists = errors.New("system: member exists")
 	// ErrPeerURLExists is returned for a peer URL that is another member's.
-	ErrPeerURLExists = errors.New("peer URL is another member's")
+	ErrPeerURLExists = errors.New("system: peer URL is another member's")
 	// ErrTooManyLearners is returned where there is a learner already.
-	ErrTooManyLearners = errors.New("too many learners")
+	ErrTooManyLearners = errors.New("system: too many learners")
 	// ErrNotLearner is returned for a member that is to be promoted and is no learner.
 	ErrNotLearner = errors.New("member is no learner")
 	// ErrFirstMember is returned for a node that joins where one of the cluster's first members is yet to start.
 	ErrFirstMember = errors.New("it is one of the cluster's first members: start it with --initial-cluster-state=new")
 	// ErrMembersChanged is returned for a change that was judged by other members: it is to be judged anew.
-	ErrMembersChanged = errors.New("the members have changed")
+	ErrMembersChanged = errors.New("system: the members have changed")
+	// ErrNotStarted is returned where too few members have started for the change.
+	ErrNotStarted = errors.New("too few members have started")
+	// ErrUnhealthy is returned where too few members are there and have caught up for the change.
+	ErrUnhealthy = errors.New("system: too few members are there")
+	// ErrLearnerBehind is returned for a learner that has not caught up.
+	ErrLearnerBehind = errors.New("system: learner has not caught up")
 	// ErrOldProgram is returned for a node that joins with a program that does not speak the cluster version.
 	ErrOldProgram = errors.New("the node's program is older than what the cluster's nodes have agreed on: start a newer one")
 )
@@ -81,7 +88,7 @@ func (r *run) members(p memberCommand) (string, error) {
 		n, known = now.memberAt(p.PeerURLs)
 	}
 	if reason := now.refuses(p, n, known); reason != nil {
-		return reason.Error(), nil
+		return reason.Error(), nil //nolint:nilerr // a result, not a failure
 	}
 	s := r.change()
 	s.Cluster.Members++
@@ -97,6 +104,7 @@ func (r *run) members(p memberCommand) (string, error) {
 		n.PeerURLs = p.PeerURLs
 	case opRemove:
 		n.Leaving = true
+	case opGone:
 	}
 	if p.Op == opGone || p.Op == opRemove && now.System.replicaOn(n.ID) == 0 {
 		r.forget(s, n.ID)

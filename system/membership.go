@@ -2,37 +2,31 @@ package system
 
 import (
 	"context"
-	"crypto/sha256"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"time"
 )
 
-// ErrVersion is returned for a change of members while nodes that do not know such changes are in the
-// cluster.
-var ErrVersion = errors.New("a node of the cluster does not know changes of members yet: upgrade all nodes first")
+// ErrVersion is returned for a change of members while nodes are in the cluster that do not know such changes, or have not
+// said that they do.
+var ErrVersion = errors.New("a node of the cluster does not know changes of members yet, or has never started: upgrade and start all nodes first")
 
 // ChangesMembers reports whether all nodes know changes of the members.
 func (s *State) ChangesMembers() bool { return s.allows(changesMembers) }
 
-// AddMember takes a member in and returns its id. Like those of the other changes of members, its errors are
-// the reasons of members.go. judged is the version of the members by which the caller judged that the
-// change is safe.
-func (c *Cluster) AddMember(ctx context.Context, peerURLs []string, learner bool, at time.Time, judged uint64) (id uint64, err error) {
+// AddMember takes a member in and returns its id, which is drawn: a member that is added again is another one. Like those of the
+// other changes of members, its errors are the reasons of members.go. judged is the version of the members by which the
+// caller judged that the change is safe.
+func (c *Cluster) AddMember(ctx context.Context, peerURLs []string, learner bool, judged uint64) (id uint64, err error) {
+	var seed [8]byte
+	if _, err := rand.Read(seed[:]); err != nil {
+		return 0, fmt.Errorf("draw member id: %w", err)
+	}
+	id = max(binary.BigEndian.Uint64(seed[:]), 1)
 	urls := slices.Sorted(slices.Values(peerURLs))
-	id = c.newMemberID(urls, at)
 	return id, c.changeMembers(ctx, memberCommand{Op: opAdd, ID: id, PeerURLs: urls, Learner: learner, Judged: judged})
-}
-
-// newMemberID returns the id of a member that is added now: like etcd's it follows from its peer URLs, the cluster and
-// the time, so that a member that is added again is another one.
-func (c *Cluster) newMemberID(urls []string, at time.Time) uint64 {
-	b := binary.BigEndian.AppendUint64([]byte("member added\x00"+strings.Join(urls, ",")+"\x00"), c.ClusterID())
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64(b, uint64(at.UnixNano()))) //nolint:gosec // a hash
-	return max(binary.BigEndian.Uint64(sum[:]), 1)
 }
 
 // JoinMember binds the member at some peer URLs to a node's data directory, and gives it replicas, unless both has

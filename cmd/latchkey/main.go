@@ -69,7 +69,7 @@ func fail(stderr io.Writer, err error) int {
 	if errors.As(err, &usage) {
 		return exitUsage
 	}
-	for _, unfit := range []error{node.ErrListen, datadir.ErrLogShards, datadir.ErrNew, datadir.ErrEtcd} {
+	for _, unfit := range []error{node.ErrListen, datadir.ErrLogShards, datadir.ErrEtcd} {
 		if errors.Is(err, unfit) {
 			return exitUsage
 		}

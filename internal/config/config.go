@@ -34,6 +34,8 @@ type Config struct {
 	ClientTLS TLS
 	// PeerTLS is what other nodes are served with, and reached with, over TLS.
 	PeerTLS TLS
+	// StrictReconfigCheck refuses changes of the members that leave too few.
+	StrictReconfigCheck bool
 	// EnableGateway serves the JSON API.
 	EnableGateway bool
 	// CORS are the origins whose pages may use the JSON API, "*" for all; none where nothing
@@ -183,6 +185,7 @@ func newConfig() *Config {
 		AdvertisePeerURLs:    mustURLs("http://localhost:2380"),
 		ClientTLS:            TLS{MinVersion: tls.VersionTLS12, SelfSignedYears: 1},
 		EnableGateway:        true,
+		StrictReconfigCheck:  true,
 		HostWhitelist:        []string{"*"},
 		ClusterState:         NewCluster,
 		ClusterToken:         "etcd-cluster",

@@ -53,7 +53,7 @@ const (
 	idleDials     = "the gateway needs no certificate to call its own server"
 	idleDiscovery = "it is about discovery, by which this version finds no nodes"
 	idleTracing   = "this version sends no traces"
-	idleMembers   = "this version's clusters keep the nodes that they are made with"
+	idleLearners  = "a cluster has one learner at a time"
 	idleDeadPeers = "connections between nodes are given up by --election-timeout"
 	idleSlow      = "slow requests are not logged"
 	idleAlways    = "it is always so here"
@@ -155,12 +155,12 @@ func (c *Config) clusterOptions() []option {
 		{name: "advertise-client-urls", value: urls(&c.AdvertiseClientURLs), help: "Client URLs of this node that members lists show; required with --listen-client-urls"},
 		{name: "initial-advertise-peer-urls", value: urls(&c.AdvertisePeerURLs), help: "Peer URLs of this node that other nodes dial"},
 		{name: "initial-cluster", value: text(&c.initialCluster), help: "Nodes of a new cluster, name=peer-URL,...; the same on all of them, and ignored once there is one (default: this node alone)"},
-		{name: "initial-cluster-state", value: choice(&c.ClusterState, NewCluster, ExistingCluster), help: "Whether a node without data makes a new cluster; existing ones take no nodes in, so that it then refuses to start"},
+		{name: "initial-cluster-state", value: choice(&c.ClusterState, NewCluster, ExistingCluster), help: "Whether a node without data makes a new cluster; with existing it becomes a member of the cluster that the others of --initial-cluster have, which a member was added to for it"},
 		{name: "initial-cluster-token", value: text(&c.ClusterToken), help: "Text that sets clusters of the same names and URLs apart"},
 		{name: "initial-splits", value: text(&c.initialSplits), help: "Keys at which a new cluster divides its keyspace among shards, separated by commas, with \\xNN for any byte; fixed at the first start"},
-		{name: "strict-reconfig-check", value: unreadToggle(true), idle: idleMembers},
+		{name: "strict-reconfig-check", value: toggle(&c.StrictReconfigCheck), help: "Refuse a change of the members that too few started and reachable members would be left for"},
 		{name: "pre-vote", value: unreadToggle(true), idle: idleAlways},
-		{name: "max-learners", value: unreadNumber(1, math.MaxInt), idle: idleMembers},
+		{name: "max-learners", value: unreadNumber(1, math.MaxInt), idle: idleLearners},
 		{name: "discovery-config", fileOnly: true, value: unreadText(""), absent: absentDiscovery, asks: asksDiscovery},
 		{name: "discovery-srv", value: unreadText(""), absent: absentDiscovery},
 		{name: "discovery-srv-name", value: unreadText(""), absent: absentDiscovery},

@@ -53,6 +53,7 @@ func TestDefaults(t *testing.T) {
 		PingInterval:         2 * time.Hour,
 		PingTimeout:          20 * time.Second,
 		CompactionMode:       PeriodicCompaction,
+		StrictReconfigCheck:  true,
 		WritesOverShards:     true,
 		CompactHashCheckTime: time.Minute,
 		AuthToken:            "simple",

@@ -39,8 +39,8 @@ const (
 	stateDir     = "state"
 )
 
-// lost says what becomes of a node whose data can't be put back.
-const lost = "a node that is lost can't be replaced in this version, and the others go on without it"
+// lost says what to do about a node whose data can't be put back.
+const lost = "or replace it: remove the member, add it again, and start it with an empty directory (etcdctl member remove, member add; see docs/operations.md)"
 
 // etcdParts are what etcd keeps below a data directory: its state, and its log unless
 // that is kept elsewhere.
@@ -54,8 +54,6 @@ var (
 	ErrLogShards = errors.New("number of log shards changed")
 	// ErrTorn is returned when the parts of the directory don't belong together.
 	ErrTorn = errors.New("data directory is not whole")
-	// ErrNew is returned when there is no node in the directory, and there must be one.
-	ErrNew = errors.New("data directory holds no node")
 	// ErrEtcd is returned where a node would be made although etcd's data are there.
 	ErrEtcd = errors.New("data directory is etcd's")
 	// ErrFormat is returned for a directory that this program can't read.
@@ -72,15 +70,25 @@ type Identity struct {
 	DeploymentID uint64 `json:"deployment_id,string"`
 	// PeerSecret is what the cluster's nodes prove to each other that they know, in hex.
 	PeerSecret string `json:"peer_secret"`
-	// Nodes are the cluster's first nodes by id, this one among them; none stands for
-	// this one alone.
+	// JoinSecret is what nodes prove that ask to join, in hex, and Salt what PeerSecret follows from beside the
+	// cluster's token, which is all that those know. Both are empty where nothing is.
+	JoinSecret string `json:"join_secret,omitempty"`
+	Salt       string `json:"salt,omitempty"`
+	// Nodes are the cluster's first nodes by id, or those that were members when this one joined, this one among
+	// them; none stands for this one alone.
 	Nodes []Member `json:"nodes,omitempty"`
 	// LogShards is the number of workers that write the data shards' Raft log.
 	LogShards uint64 `json:"log_shards"`
 	// Instance is drawn at random for this directory.
 	Instance string `json:"instance"`
+	// Replica is the id of the replicas of a node that joined a cluster that was there, in each shard; 0 for one of the
+	// cluster's first nodes.
+	Replica uint64 `json:"replica,omitempty"`
 	// Restore says what the node begins with; nil for nothing.
 	Restore *Restore `json:"restore,omitempty"`
+	// Joining says that the node joins, or joined, a cluster that was there: until Whole is set, the instance is
+	// all that holds.
+	Joining bool `json:"joining,omitempty"`
 	// Whole is set once the first start has made all files. Until then nothing in the
 	// directory is worth keeping.
 	Whole bool `json:"whole"`
@@ -102,8 +110,10 @@ type Config struct {
 	// New is the identity for a directory that is made now. Format, Instance and
 	// Whole are filled in.
 	New Identity
-	// MustExist refuses a directory without a node.
-	MustExist bool
+	// Join, unless nil, is asked who the node is that a new directory is for: one that becomes a member of a
+	// cluster that is there. It is given the directory's instance, which is written down before, so that a first start that was cut
+	// asks for the same again.
+	Join func(instance string) (Identity, error)
 	// Former, unless empty, is where etcd would have kept the data of this node: with
 	// etcd's data there no node is made, nor with etcd's data in Path.
 	Former string
@@ -214,9 +224,6 @@ func (d *Dir) open(c Config) error {
 	if err != nil {
 		return err
 	}
-	if c.MustExist && !d.id.Whole {
-		return fmt.Errorf("%w: %s", ErrNew, d.path)
-	}
 	if found {
 		err = d.check(c)
 	} else {
@@ -283,12 +290,51 @@ func (d *Dir) create(c Config) error {
 		}
 		c.New = d.id
 	}
+	if c.Join != nil {
+		return d.join(c)
+	}
+	instance, err := newInstance()
+	if err != nil {
+		return err
+	}
+	return d.become(c, c.New, instance)
+}
+
+// newInstance draws an instance.
+func newInstance() (string, error) {
 	var seed [16]byte
 	if _, err := rand.Read(seed[:]); err != nil {
-		return fmt.Errorf("draw instance: %w", err)
+		return "", fmt.Errorf("draw instance: %w", err)
 	}
-	d.id = c.New
-	d.id.Format, d.id.Instance, d.id.Whole = Format, hex.EncodeToString(seed[:]), false
+	return hex.EncodeToString(seed[:]), nil
+}
+
+// join writes an instance, unless an earlier attempt has, and then the identity of the node that the cluster
+// gives to it.
+func (d *Dir) join(c Config) error {
+	instance := d.id.Instance
+	if !d.id.Joining {
+		var err error
+		if instance, err = newInstance(); err != nil {
+			return err
+		}
+		d.id = Identity{Format: Format, Instance: instance, Joining: true}
+		if err := d.write(); err != nil {
+			return err
+		}
+	}
+	id, err := c.Join(instance)
+	if err != nil {
+		return err
+	}
+	id.Joining = true
+	return d.become(c, id, instance)
+}
+
+// become writes an identity.
+func (d *Dir) become(c Config, id Identity, instance string) error {
+	d.id = id
+	d.id.Format, d.id.Instance, d.id.Whole = Format, instance, false
 	if c.LogShards != 0 {
 		d.id.LogShards = c.LogShards
 	}
@@ -349,11 +395,11 @@ func (d *Dir) checkMarkers() error {
 		b, err := d.readFile(d.fs.PathJoin(dir, markerFile))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%w: %s is gone or empty; put it back: %s", ErrTorn, dir, lost)
+			return fmt.Errorf("%w: %s is gone or empty; put it back, %s", ErrTorn, dir, lost)
 		case err != nil:
 			return fmt.Errorf("read marker: %w", err)
 		case string(b) != d.id.Instance:
-			return fmt.Errorf("%w: %s belongs to another data directory; put the right one back: %s",
+			return fmt.Errorf("%w: %s belongs to another data directory; put the right one back, %s",
 				ErrTorn, dir, lost)
 		}
 	}

@@ -256,34 +256,54 @@ func TestUnfinishedFilesAreRemoved(t *testing.T) {
 	}
 }
 
-// A first start that was cut decides nothing, and one that must find a node finds none.
+// A first start that was cut decides nothing.
 func TestUnfinishedIdentityIsMadeAnew(t *testing.T) {
 	fs := vfs.NewMem()
 	c := configOn(fs)
-	c.MustExist = true
-	if _, err := Open(c); !errors.Is(err, ErrNew) {
-		t.Errorf("an empty directory: %v", err)
-	}
-	c.MustExist = false
 	d, err := Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first := d.Identity()
 	closed(t, d)
-	c.MustExist = true
-	if _, err := Open(c); !errors.Is(err, ErrNew) {
-		t.Errorf("a first start that was cut: %v", err)
-	}
-	c.MustExist, c.New.Nodes = false, []Member{{ID: 9, Name: "n", PeerURLs: []string{"http://a:1"}}}
+	c.New.Nodes = []Member{{ID: 9, Name: "n", PeerURLs: []string{"http://a:1"}}}
 	d = open(t, c)
 	if d.Identity().Instance == first.Instance || !cmp.Equal(d.Identity().Nodes, c.New.Nodes) {
 		t.Errorf("the second start found %+v", d.Identity())
 	}
 	closed(t, d)
-	c.MustExist = true
-	d = open(t, c)
+}
+
+// A node that joins asks for the same instance until its first start is over, and never again.
+func TestJoiningKeepsItsInstance(t *testing.T) {
+	fs := vfs.NewMem()
+	c := configOn(fs)
+	var asked []string
+	var refused error
+	c.Join = func(instance string) (Identity, error) {
+		asked = append(asked, instance)
+		return Identity{NodeID: 9, DeploymentID: 8, LogShards: 2, Replica: 4}, refused
+	}
+	refused = io.ErrUnexpectedEOF
+	if _, err := Open(c); !errors.Is(err, refused) {
+		t.Fatalf("nobody let it join: %v", err)
+	}
+	refused = nil
+	d, err := Open(c) // and it is cut
+	if err != nil {
+		t.Fatal(err)
+	}
 	closed(t, d)
+	d = open(t, c)
+	if id := d.Identity(); id.NodeID != 9 || id.Replica != 4 || len(asked) != 3 || asked[0] == "" || asked[1] != asked[0] || asked[2] != asked[0] || id.Instance != asked[0] {
+		t.Errorf("identity %+v, asked for %q", id, asked)
+	}
+	closed(t, d)
+	d = open(t, c)
+	defer closed(t, d)
+	if len(asked) != 3 {
+		t.Error("a node that has joined asks again")
+	}
 }
 
 // The directory, and those above it that had to be made, are there after a power

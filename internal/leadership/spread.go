@@ -69,15 +69,13 @@ func (b *backoff) active(node uint64) bool {
 
 // Config says what a Spreader spreads, and how it reaches other nodes.
 type Config struct {
-	// Self is this node, one of Nodes.
-	Self  uint64
-	Nodes []uint64
+	// Self is this node.
+	Self uint64
 	// System and Data are this node's replicas.
 	System *raft.Replica
 	Data   map[uint64]*raft.Replica
-	// NodeOf and ReplicaOf map the members of a shard.
-	NodeOf    func(shardID, replicaID uint64) uint64
-	ReplicaOf func(shardID, node uint64) uint64
+	// Members are the cluster's.
+	Members Members
 	// Applied asks another node how far its replica of a shard has applied.
 	Applied func(ctx context.Context, node, shardID uint64) (uint64, error)
 	// Release has the system shard's leader give its numbers back before it goes; resume is
@@ -142,13 +140,13 @@ func (s *Spreader) spread(ctx context.Context) {
 		return // somebody is being elected
 	}
 	// Whether a node is fit is asked only of the one that would get the leadership.
-	fit := slices.DeleteFunc(slices.Clone(s.c.Nodes), s.backoff.active)
+	fit := slices.DeleteFunc(s.c.Members.Voters(), s.backoff.active)
 	for {
 		h, ok := placement.NextHandover(s.c.Self, leads, fit)
 		if !ok {
 			return
 		}
-		if r := s.c.Data[h.Shard]; r.Steady(s.c.ReplicaOf(h.Shard, h.To)) && s.caughtUp(ctx, h.To, r) {
+		if r := s.c.Data[h.Shard]; r.Steady(s.c.Members.ReplicaOf(h.Shard, h.To)) && s.caughtUp(ctx, h.To, r) {
 			s.offer(ctx, s.c.Data[h.Shard], h.To)
 			return
 		}
@@ -160,7 +158,7 @@ func (s *Spreader) spread(ctx context.Context) {
 // delay: whether it follows over Raft's own links, and answers calls.
 func (s *Spreader) caughtUp(ctx context.Context, node uint64, r *raft.Replica) bool {
 	mine := r.Applied()
-	match, ok := r.Follows(s.c.ReplicaOf(r.ShardID(), node))
+	match, ok := r.Follows(s.c.Members.ReplicaOf(r.ShardID(), node))
 	if !ok || match+maxHandoverLag < mine {
 		return false
 	}
@@ -179,7 +177,7 @@ func (s *Spreader) offer(ctx context.Context, r *raft.Replica, node uint64) bool
 		resume := s.c.Release(ctx)
 		defer resume()
 	}
-	err := r.HandOver(ctx, s.c.ReplicaOf(r.ShardID(), node), func(ctx context.Context) (uint64, error) {
+	err := r.HandOver(ctx, s.c.Members.ReplicaOf(r.ShardID(), node), func(ctx context.Context) (uint64, error) {
 		return s.c.Applied(ctx, node, r.ShardID())
 	})
 	s.backoff.offered(node, err == nil)
@@ -222,20 +220,20 @@ func (s *Spreader) Drain(ctx context.Context) {
 	if s.leader(s.c.System) == s.c.Self {
 		handOver(s.c.System, s.others(count))
 	}
-	if len(left) > 0 && len(s.c.Nodes) > 1 {
+	if len(left) > 0 && len(s.c.Members.Voters()) > 1 {
 		s.c.Log.Warn("leaderships were not handed over; others are elected when this node is missed", slog.Any("shards", left))
 	}
 }
 
 // leader returns the node that leads a shard, as far as this one knows, 0 if none.
 func (s *Spreader) leader(r *raft.Replica) uint64 {
-	return s.c.NodeOf(r.ShardID(), r.Leader().ReplicaID)
+	return s.c.Members.NodeOf(r.ShardID(), r.Leader().ReplicaID)
 }
 
 // others returns the other nodes, the one that leads the fewest first, and counts one more
 // for that.
 func (s *Spreader) others(count map[uint64]int) []uint64 {
-	others := slices.DeleteFunc(slices.Clone(s.c.Nodes), func(n uint64) bool { return n == s.c.Self })
+	others := slices.DeleteFunc(s.c.Members.Voters(), func(n uint64) bool { return n == s.c.Self })
 	slices.SortStableFunc(others, func(a, b uint64) int { return count[a] - count[b] })
 	if len(others) > 0 {
 		count[others[0]]++

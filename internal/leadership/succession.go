@@ -1,6 +1,7 @@
 package leadership
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -30,13 +31,13 @@ const settleFactor = 4
 // that differs from shard to shard and spreads the leaders.
 type Succession struct {
 	self uint64
-	// nodes are those of the cluster. The place of a node, from 1, is the id of its replicas.
-	nodes []uint64
+	// members are the cluster's.
+	members Members
 	// heartbeat is Raft's heartbeat, and election the shortest timeout of an election.
 	heartbeat, election time.Duration
 	// unheard counts, for each other node, this node's own heartbeats since something was
-	// heard of it. A process that stood still counts none.
-	unheard map[uint64]*atomic.Int64
+	// heard of it, as *atomic.Int64. A process that stood still counts none.
+	unheard sync.Map
 	// ask asks a node whether it misses another.
 	ask func(ctx context.Context, node, missing uint64) (bool, error)
 
@@ -63,26 +64,36 @@ type Candidate interface {
 	Campaign(lost uint64)
 }
 
+// Members are the members of a cluster as a node knows them now.
+type Members interface {
+	// Voters returns the nodes that vote and stay, in rising order.
+	Voters() []uint64
+	// NodeOf and ReplicaOf map the replicas of a shard to nodes, 0 for none.
+	NodeOf(shardID, replicaID uint64) uint64
+	ReplicaOf(shardID, node uint64) uint64
+}
+
 // NewSuccession returns the succession of the node self. ask asks a node whether it misses
 // another, heartbeat is Raft's heartbeat, and election the shortest timeout of an election.
-func NewSuccession(self uint64, nodes []uint64, heartbeat, election time.Duration,
+func NewSuccession(self uint64, members Members, heartbeat, election time.Duration,
 	ask func(ctx context.Context, node, missing uint64) (bool, error),
 ) *Succession {
-	s := &Succession{
-		self: self, nodes: nodes, heartbeat: heartbeat, election: election, ask: ask, stop: func() {},
-		unheard: make(map[uint64]*atomic.Int64), gaveUp: make(map[uint64]time.Time), last: make(map[uint64]uint64),
+	return &Succession{
+		self: self, members: members, heartbeat: heartbeat, election: election, ask: ask, stop: func() {},
+		gaveUp: make(map[uint64]time.Time), last: make(map[uint64]uint64),
 	}
-	for _, n := range nodes {
-		if n != self {
-			s.unheard[n] = new(atomic.Int64)
-		}
-	}
-	return s
+}
+
+// heartbeats returns the count of a node, nil if there is none yet.
+func (s *Succession) heartbeats(node uint64) *atomic.Int64 {
+	n, _ := s.unheard.Load(node)
+	count, _ := n.(*atomic.Int64)
+	return count
 }
 
 // Heard notes that Raft has heard of a node.
 func (s *Succession) Heard(node uint64) {
-	if n := s.unheard[node]; n != nil && n.Load() != 0 {
+	if n := s.heartbeats(node); n != nil && n.Load() != 0 {
 		n.Store(0)
 	}
 }
@@ -111,7 +122,15 @@ func (s *Succession) Close() {
 
 // count counts one heartbeat, and asks the others about leaders that this node misses.
 func (s *Succession) count(ctx context.Context) {
-	for node, n := range s.unheard {
+	for _, node := range s.members.Voters() {
+		if node == s.self {
+			continue
+		}
+		n := s.heartbeats(node)
+		if n == nil {
+			n = new(atomic.Int64)
+			s.unheard.Store(node, n)
+		}
 		n.Add(1)
 		if s.Misses(node) && !s.givenUp(node) {
 			s.wg.Go(func() { s.inquire(ctx, node) })
@@ -127,7 +146,7 @@ func (s *Succession) Misses(node uint64) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.replicas, s.ledByLocked(replicaOf(s.nodes, node)))
+	return slices.ContainsFunc(s.replicas, s.ledByLocked(node))
 }
 
 // givenUp reports whether a node was given up not long ago.
@@ -143,12 +162,12 @@ func (s *Succession) givenUpLocked(node uint64, within time.Duration) bool {
 	return ok && time.Since(at) < within
 }
 
-// ledByLocked returns what reports whether a replica led a shard last, and no other is
+// ledByLocked returns what reports whether a node led a shard last, and no other is
 // known to lead it now. s.mu must be held where it is called.
-func (s *Succession) ledByLocked(replicaID uint64) func(Candidate) bool {
+func (s *Succession) ledByLocked(node uint64) func(Candidate) bool {
 	return func(r Candidate) bool {
-		known := r.Leader().ReplicaID
-		return known == replicaID || known == 0 && s.last[r.ShardID()] == replicaID
+		leader := cmp.Or(r.Leader().ReplicaID, s.last[r.ShardID()])
+		return leader != 0 && s.members.NodeOf(r.ShardID(), leader) == node
 	}
 }
 
@@ -158,7 +177,8 @@ func (s *Succession) ledByLocked(replicaID uint64) func(Candidate) bool {
 func (s *Succession) inquire(ctx context.Context, node uint64) {
 	ctx, cancel := context.WithTimeout(ctx, s.election)
 	defer cancel()
-	others := slices.DeleteFunc(slices.Clone(s.nodes), func(n uint64) bool { return n == s.self || n == node })
+	voters := s.members.Voters()
+	others := slices.DeleteFunc(slices.Clone(voters), func(n uint64) bool { return n == s.self || n == node })
 	answers := make(chan bool, len(others))
 	for _, n := range others {
 		go func() {
@@ -171,7 +191,7 @@ func (s *Succession) inquire(ctx context.Context, node uint64) {
 		if <-answers {
 			missing++
 		}
-		if missing > len(s.nodes)/2 {
+		if missing > len(voters)/2 {
 			if s.Misses(node) { // still
 				s.Lost(node)
 			}
@@ -182,7 +202,7 @@ func (s *Succession) inquire(ctx context.Context, node uint64) {
 
 // silent reports whether nothing has been heard of a node for a time.
 func (s *Succession) silent(node uint64, within time.Duration) bool {
-	n := s.unheard[node]
+	n := s.heartbeats(node)
 	return n != nil && time.Duration(n.Load())*s.heartbeat >= within
 }
 
@@ -196,7 +216,7 @@ func (s *Succession) follow(ctx context.Context, r Candidate) {
 			last := s.last[r.ShardID()]
 			s.last[r.ShardID()] = known.ReplicaID
 			s.mu.Unlock()
-			if node := s.nodeOf(last); last != known.ReplicaID && s.silent(node, s.election/2) {
+			if node := s.members.NodeOf(r.ShardID(), last); last != known.ReplicaID && s.silent(node, s.election/2) {
 				s.Lost(node)
 			}
 		}
@@ -205,14 +225,6 @@ func (s *Succession) follow(ctx context.Context, r Candidate) {
 		case <-ctx.Done():
 		}
 	}
-}
-
-// nodeOf returns the node of a replica, 0 for none.
-func (s *Succession) nodeOf(replicaID uint64) uint64 {
-	if replicaID == 0 || replicaID > uint64(len(s.nodes)) {
-		return 0
-	}
-	return s.nodes[replicaID-1]
 }
 
 // Lost has this node stand for election, when it is its turn, for all that a node led. If
@@ -226,20 +238,16 @@ func (s *Succession) Lost(node uint64) {
 		return
 	}
 	s.gaveUp[node] = time.Now()
-	gone := replicaOf(s.nodes, node)
-	led := s.ledByLocked(gone)
+	led := s.ledByLocked(node)
 	for _, r := range s.replicas {
 		if led(r) {
-			known := r.Leader()
+			known, gone := r.Leader(), s.members.ReplicaOf(r.ShardID(), node)
 			for _, wait := range s.turns(r.ShardID(), node) {
 				time.AfterFunc(wait, func() { s.campaign(r, gone, known) })
 			}
 		}
 	}
 }
-
-// replicaOf returns the id of a node's replicas, 0 for one that is not among nodes.
-func replicaOf(nodes []uint64, node uint64) uint64 { return uint64(slices.Index(nodes, node) + 1) }
 
 // campaign has a replica stand for election if no leader has been heard of since known,
 // unless this node does so no more.
@@ -252,11 +260,15 @@ func (s *Succession) campaign(r Candidate, gone uint64, known raft.Leader) {
 }
 
 // turns is how long this node waits before it stands for election in a shard whose leader
-// was on the node that is gone, and before it stands once more.
-func (s *Succession) turns(shardID, gone uint64) [2]time.Duration {
-	left := slices.DeleteFunc(slices.Clone(s.nodes), func(n uint64) bool { return n == gone })
+// was on the node that is gone, and before it stands once more; none for one that does not vote.
+func (s *Succession) turns(shardID, gone uint64) []time.Duration {
+	left := slices.DeleteFunc(slices.Clone(s.members.Voters()), func(n uint64) bool { return n == gone })
+	at := slices.Index(left, s.self)
+	if at < 0 {
+		return nil
+	}
 	n := uint64(len(left))
-	place := (replicaOf(left, s.self) - 1 + n - shardID%n) % n
+	place := (uint64(at) + n - shardID%n) % n
 	turn := s.election / 5
-	return [2]time.Duration{time.Duration(place) * turn, time.Duration(place+n) * turn}
+	return []time.Duration{time.Duration(place) * turn, time.Duration(place+n) * turn}
 }

@@ -69,12 +69,25 @@ const (
 	testElection = time.Second
 )
 
+// threeNodes are nodes whose replicas have their places, from 1, as ids.
+type threeNodes [3]uint64
+
+func (n threeNodes) Voters() []uint64 { return n[:] }
+
+func (n threeNodes) NodeOf(_, replicaID uint64) uint64 {
+	if replicaID == 0 || replicaID > 3 {
+		return 0
+	}
+	return n[replicaID-1]
+}
+
+func (n threeNodes) ReplicaOf(_, node uint64) uint64 { return uint64(slices.Index(n[:], node) + 1) }
+
 // bench is the succession of one of three nodes, 10, 20 and 30, with a seat in each of
 // some shards that the first leads. ask answers for the others.
 func bench(t *testing.T, self uint64, shards int, ask func(ctx context.Context, node, missing uint64) (bool, error)) (*Succession, []*seat) {
 	t.Helper()
-	nodes := []uint64{10, 20, 30}
-	s := NewSuccession(self, nodes, testBeat, testElection, ask)
+	s := NewSuccession(self, threeNodes{10, 20, 30}, testBeat, testElection, ask)
 	var seats []*seat
 	var all []Candidate
 	for i := range shards {

@@ -44,10 +44,10 @@ var allowed = map[string][]string{
 
 	"internal/node": {
 		"api", "auth", "lock", "lock/deadlock", "router", "placement", "system", "shard", "mvcc", "lease", "internal/config",
-		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/leadership", "internal/peer", "internal/raft", "internal/remote", "internal/restore",
+		"internal/datadir", "internal/etcdlog", "internal/invariant", "internal/keys", "internal/leadership", "internal/members", "internal/peer", "internal/raft", "internal/remote", "internal/restore",
 	},
 
-	"api":             {"api/latchkey/v1", "auth", "lock", "lock/deadlock", "router", "shard", "mvcc", "lease", "internal/backup", "internal/invariant", "internal/keys", "internal/raft"},
+	"api":             {"api/latchkey/v1", "auth", "lock", "lock/deadlock", "router", "shard", "mvcc", "lease", "system", "internal/backup", "internal/invariant", "internal/keys", "internal/raft"},
 	"api/latchkey/v1": {},
 	"lock":            {"lock/deadlock", "lock/queue", "router", "mvcc", "internal/invariant", "internal/keys"},
 	"lock/deadlock":   {},
@@ -78,6 +78,7 @@ var allowed = map[string][]string{
 	"internal/freeport":    {},
 	"internal/invariant":   {},
 	"internal/keys":        {"internal/invariant"},
+	"internal/members":     {"placement", "system", "internal/raft"},
 	"internal/leadership":  {"placement", "internal/invariant", "internal/raft"},
 	"internal/lint":        {},
 	"internal/peer":        {"internal/invariant", "internal/keys"},

@@ -330,7 +330,7 @@ func TestNodesThatDoNotBelong(t *testing.T) {
 	expect(<-refused, "refuses this node", "another --initial-cluster-token")
 	expect(odd.launch(nil), "--initial-cluster changed", "with an empty directory")
 	odd.wipe()
-	expect(odd.launch(nil, "--initial-cluster-state", "existing"), "holds no node", "adds no nodes")
+	expect(odd.launch(nil, "--initial-cluster-state", "existing"), "refuses this node", "has never started")
 	expect(odd.launch(nil, "--initial-splits", "h"), "made with other splits")
 	c.start(odd)
 	c.stop(odd)

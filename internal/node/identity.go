@@ -25,15 +25,24 @@ func memberID(peerURLs []string, token string) uint64 {
 }
 
 // peerSecret is what nodes prove to each other that they know. Nothing that is sent or
-// answered follows from it, other than the ids that follow from the token itself.
-func peerSecret(token string) string {
-	mac := hmac.New(sha256.New, []byte(token))
+// answered follows from it, other than the ids that follow from the token itself. salt is what a restored
+// cluster has beside its token.
+func peerSecret(token, salt string) string {
+	mac := hmac.New(sha256.New, []byte(token+salt))
 	mac.Write([]byte("latchkey peer secret"))
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
+// joinSecret is what nodes prove to know that ask to join; empty where it is peerSecret.
+func joinSecret(token, salt string) string {
+	if salt == "" {
+		return ""
+	}
+	return peerSecret(token, "")
+}
+
 // deploymentID keeps the Raft traffic of clusters with different tokens apart.
-func deploymentID(token string) uint64 { return digest("deployment", token) }
+func deploymentID(token, salt string) uint64 { return digest("deployment", token+salt) }
 
 // digest returns a number that is never 0.
 func digest(parts ...string) uint64 {

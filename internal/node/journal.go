@@ -148,7 +148,7 @@ func (j *journal) logState(state *system.State) {
 	was := j.seen
 	j.seen = state
 	if was == nil {
-		was = &system.State{Nodes: state.Nodes, Auth: state.Auth} // alarms that stand are told of
+		was = &system.State{Nodes: state.Nodes, Removed: state.Removed, Auth: state.Auth} // alarms that stand are told of
 	}
 	if state == was {
 		return
@@ -157,8 +157,18 @@ func (j *journal) logState(state *system.State) {
 		j.log.Info("cluster version raised", slog.Uint64("version", uint64(v)))
 	}
 	for _, n := range state.SortedNodes() {
+		if before, known := was.Nodes[n.ID]; !known {
+			j.log.Info("member added", slog.String("node", fmt.Sprintf("%x", n.ID)), slog.Any("peer_urls", n.PeerURLs))
+		} else if n.Leaving && !before.Leaving {
+			j.log.Info("member is being removed", j.node(n.ID))
+		}
 		if n.Instance != "" && was.Nodes[n.ID].Instance == "" {
 			j.log.Info("node joined", j.node(n.ID), slog.Any("peer_urls", n.PeerURLs))
+		}
+	}
+	for id := range state.Removed {
+		if _, known := was.Removed[id]; !known {
+			j.log.Info("member removed", slog.String("node", fmt.Sprintf("%x", id)))
 		}
 	}
 	for _, a := range state.Alarms {

@@ -6,42 +6,56 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/pkg/v3/runtime"
-
-	"github.com/latchkey-db/latchkey/internal/datadir"
 )
 
 // know registers what a node knows without being told: its files, and the cluster's nodes.
 // reached reports whether calls to another node are carried now.
-func (m *metrics) know(self uint64, nodes []datadir.Member, reached func(node uint64) bool) error {
-	all := []prometheus.Collector{
+func (m *metrics) know(members *membership, reached func(node uint64) bool) error {
+	for _, c := range []prometheus.Collector{
 		openFiles("used", "Open file descriptors of this process.", runtime.FDUsage),
 		openFiles("limit", "The most that it may have open.", runtime.FDLimit),
-	}
-	for _, n := range nodes {
-		labels := prometheus.Labels{"Local": strconv.FormatUint(self, 16), "Remote": strconv.FormatUint(n.ID, 16)}
-		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "etcd", Subsystem: "network", Name: "known_peers", ConstLabels: labels,
-			Help: "Nodes of the cluster, each 1.",
-		}, func() float64 { return 1 }))
-		if n.ID == self {
-			continue
-		}
-		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "etcd", Subsystem: "network", Name: "active_peers", ConstLabels: labels,
-			Help: "Other nodes, 1 for one that is reached.",
-		}, func() float64 {
-			if reached(n.ID) {
-				return 1
-			}
-			return 0
-		}))
-	}
-	for _, c := range all {
+		knownPeers{members, reached},
+	} {
 		if err := m.registry.Register(c); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	return nil
+}
+
+var (
+	peerLabels = []string{"Local", "Remote"}
+	knownDesc  = prometheus.NewDesc("etcd_network_known_peers", "Nodes of the cluster, each 1.", peerLabels, nil)
+	activeDesc = prometheus.NewDesc("etcd_network_active_peers", "Other nodes, 1 for one that is reached.", peerLabels, nil)
+)
+
+// knownPeers tells of the nodes that are members now.
+type knownPeers struct {
+	members *membership
+	reached func(node uint64) bool
+}
+
+// Describe names the metrics.
+func (knownPeers) Describe(to chan<- *prometheus.Desc) {
+	to <- knownDesc
+	to <- activeDesc
+}
+
+// Collect tells their values.
+func (k knownPeers) Collect(to chan<- prometheus.Metric) {
+	self := strconv.FormatUint(k.members.self, 16)
+	for _, id := range k.members.nodes() {
+		name := strconv.FormatUint(id, 16)
+		to <- prometheus.MustNewConstMetric(knownDesc, prometheus.GaugeValue, 1, self, name)
+		if id == k.members.self {
+			continue
+		}
+		active := 0.0
+		if k.reached(id) {
+			active = 1
+		}
+		to <- prometheus.MustNewConstMetric(activeDesc, prometheus.GaugeValue, active, self, name)
+	}
 }
 
 // openFiles is a gauge of file descriptors, 0 where the system does not tell.

@@ -28,6 +28,7 @@ import (
 	"github.com/latchkey-db/latchkey/auth"
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
+	"github.com/latchkey-db/latchkey/internal/members"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/router"
@@ -85,12 +86,19 @@ type Node struct {
 	disk       *diskWatch
 	sweeping   *sweeping
 	journal    *journal
-	// leaving is set when the node begins to stop.
-	leaving atomic.Bool
+	// members is nil before the node serves.
+	members *members.Driver
+	// leaving is set when the node begins to stop, and removed when it hears that it was removed.
+	leaving, removed atomic.Bool
+	// admitting is the cluster that other nodes join through this one, nil before the system shard runs.
+	admitting atomic.Pointer[system.Cluster]
+	// followers are what follows the members, until giveUp is called.
+	followers sync.WaitGroup
 	// logWrites knows of a disk that hangs.
 	logWrites       raft.LogWrites
 	electionTimeout time.Duration
-	// failed has room for the first failure; it is never closed. giveUp ends the start.
+	// failed has room for the first failure; it is never closed. giveUp ends the start, and what follows the
+	// members.
 	failed chan error
 	giveUp context.CancelCauseFunc
 	// stateFailures counts the failures of the state's background work since the
@@ -146,11 +154,12 @@ func Start(o Options) (n *Node, err error) {
 		o.StateFS = vfs.Default
 		n.spool = func() string { return n.dir.Temp() }
 	}
+	dir := func(o *Options) error { return n.openDir(ctx, o) }
 	shards := func(o *Options) error { return n.openShards(ctx, o) }
 	verify := func(o *Options) error { return n.peers.verify(ctx, o) }
 	resume := func(*Options) error { return n.resume(ctx) }
 	for _, step := range []func(*Options) error{
-		n.openDir, n.sayStarting, n.openTLS, n.openState, n.loadBackup, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verify, n.openServer, resume,
+		dir, n.sayStarting, n.openTLS, n.openState, n.loadBackup, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verify, n.openServer, resume,
 	} {
 		if err := step(&o); err != nil {
 			return n, n.explain(err)
@@ -165,7 +174,7 @@ func Start(o Options) (n *Node, err error) {
 	n.watchDisk(o.StateFS)
 	n.sweeping = &sweeping{compacted: n.cluster.Compacted, sweep: n.router.SweepTo, log: n.log}
 	n.sweeping.start()
-	n.peers.start(o.Config)
+	n.startWithOthers(ctx, &o)
 	n.journal = n.openJournal()
 	n.journal.start()
 	if err = n.serve(); err != nil {
@@ -173,6 +182,13 @@ func Start(o Options) (n *Node, err error) {
 	}
 	n.sayServing()
 	return n, nil
+}
+
+// startWithOthers begins what the node does with the others while it serves.
+func (n *Node) startWithOthers(ctx context.Context, o *Options) {
+	n.peers.start(o.Config)
+	n.members = n.driveMembers()
+	n.followers.Go(func() { n.handOverWhenLeaving(ctx) })
 }
 
 // watchDisk stops writes before the disk is full.
@@ -194,29 +210,32 @@ func (n *Node) watchDisk(fs vfs.FS) {
 	n.disk.start()
 }
 
-func (n *Node) openDir(o *Options) error {
+func (n *Node) openDir(ctx context.Context, o *Options) error {
 	self, ok := o.Config.InitialCluster[o.Config.Name]
 	if !ok {
 		return fmt.Errorf("initial cluster does not name node %q", o.Config.Name)
 	}
+	var join func(string) (datadir.Identity, error)
+	if o.Config.ClusterState == config.ExistingCluster {
+		join = func(instance string) (datadir.Identity, error) { return n.joinCluster(ctx, o, instance) }
+	}
 	var err error
 	n.dir, err = datadir.Open(datadir.Config{
 		FS: o.StateFS, Path: o.Config.DataDir, LogShards: uint64(o.Config.LogShards),
-		MustExist: o.Config.ClusterState == config.ExistingCluster, Former: o.Config.EtcdDataDir,
-		New: newIdentity(o.Config, self, o.Config.ClusterToken),
+		Join: join, Former: o.Config.EtcdDataDir, New: newIdentity(o.Config, self, ""),
 	})
-	if errors.Is(err, datadir.ErrNew) {
-		return fmt.Errorf("%w, and --initial-cluster-state=existing makes none; this version adds no nodes to a cluster", err)
-	}
 	return err
 }
 
-// newIdentity is that of a node that is made now, in a cluster that token keeps apart from others.
-func newIdentity(c *config.Config, self types.URLs, token string) datadir.Identity {
+// newIdentity is that of a node that is made now, in a cluster that its token, and salt where it is restored, keep apart from
+// others.
+func newIdentity(c *config.Config, self types.URLs, salt string) datadir.Identity {
 	return datadir.Identity{
 		NodeID:       memberID(sortedURLs(self), c.ClusterToken),
-		DeploymentID: deploymentID(token),
-		PeerSecret:   peerSecret(token),
+		DeploymentID: deploymentID(c.ClusterToken, salt),
+		PeerSecret:   peerSecret(c.ClusterToken, salt),
+		JoinSecret:   joinSecret(c.ClusterToken, salt),
+		Salt:         salt,
 		Nodes:        firstNodes(c),
 		LogShards:    defaultLogShards(),
 	}
@@ -279,7 +298,7 @@ func (n *Node) stateFailed(err error) {
 }
 
 // damaged says what to do where the state can't be read.
-const damaged = "check the disk; a node that is lost can't be replaced in this version, and the others go on without it"
+const damaged = "check the disk, " + replace
 
 // errDamaged is returned for a state that can't be read.
 var errDamaged = errors.New("data is damaged")
@@ -314,7 +333,7 @@ func (n *Node) stateFlushed(i pebble.FlushInfo) {
 func (n *Node) diskStuck() bool { return n.logWrites.Stuck(2 * n.electionTimeout) }
 
 // unfit reports whether this node must take over nothing.
-func (n *Node) unfit() bool { return n.leaving.Load() || n.diskStuck() }
+func (n *Node) unfit() bool { return n.leaving.Load() || n.membership.leaving() || n.diskStuck() }
 
 func (n *Node) openHosts(o *Options) error {
 	n.electionTimeout = o.Config.ElectionTimeout
@@ -372,13 +391,13 @@ func (n *Node) openServer(o *Options) error {
 	if err := n.metrics.follow(n.cluster, n.shards); err != nil {
 		return err
 	}
-	if err := n.metrics.know(n.membership.self, n.membership.first, n.peers.reached); err != nil {
+	if err := n.metrics.know(n.membership, n.peers.reached); err != nil {
 		return err
 	}
 	view := services{Router: n.router, node: n}
 	var err error
 	n.server, err = api.NewServer(api.Config{
-		Store: view, Leases: n.router, Watches: view, Cluster: n.cluster, Maintenance: view,
+		Store: view, Leases: n.router, Watches: view, Cluster: clusterService{n.cluster, n, c.StrictReconfigCheck}, Maintenance: view,
 		Users: n.router, Peers: n.peers.waiting(), Tokens: n.tokens, BcryptCost: c.BcryptCost, CertificateUsers: c.ClientTLS.ClientCertAuth,
 		DisableGateway: !c.EnableGateway, AllowedOrigins: c.CORS, AllowedHosts: c.HostWhitelist,
 		Log: o.Log, Metrics: n.metrics.registry, SnapshotDir: n.spool(),
@@ -508,6 +527,11 @@ func (n *Node) close() error {
 	if n.journal != nil {
 		n.journal.close()
 	}
+	if n.members != nil {
+		n.members.Close()
+	}
+	n.giveUp(ErrStopped)
+	n.followers.Wait()
 	if n.peers != nil {
 		n.peers.stop()
 	}

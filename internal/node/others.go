@@ -12,7 +12,6 @@ import (
 	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/lock"
 	"github.com/latchkey-db/latchkey/lock/deadlock"
-	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
 	"github.com/latchkey-db/latchkey/system"
 )
@@ -30,7 +29,7 @@ type peers struct {
 // connectHost gives a host of replicas its pace, and the wire to those of its name.
 func (p *peers) connectHost(h *raft.HostConfig, c *config.Config) {
 	h.Tick, h.ElectionTicks = c.HeartbeatInterval, uint64(c.ElectionTimeout/c.HeartbeatInterval)
-	h.Wire = newWire(p.mesh.Wire(h.Name), p.node.membership.hosts(h.Name), p.succession.Heard, p.node.diskStuck)
+	h.Wire = newWire(p.mesh.Wire(h.Name), &hosts{name: h.Name, nodes: p.node.membership.nodes}, p.succession.Heard, p.node.diskStuck)
 }
 
 // connectSystem tells the system shard how its leader on another node is found.
@@ -71,23 +70,21 @@ func (p *peers) disconnect() { p.mesh.Close() }
 // run.
 func (p *peers) leaders() router.Leaders {
 	n := p.node
-	nodeOf := func(shardID, replicaID uint64) uint64 {
-		if shardID == placement.SystemShard {
-			return n.cluster.NodeOf(replicaID)
-		}
-		return n.cluster.State().Shards[shardID].Replicas[replicaID]
-	}
-	found := &remote.Leaders{Mesh: p.mesh, Shards: n.shards, NodeOf: nodeOf}
+	found := &remote.Leaders{Mesh: p.mesh, Shards: n.shards, NodeOf: n.membership.NodeOf}
 	data := make(map[uint64]*raft.Replica, len(n.shards))
 	for id, d := range n.shards {
 		data[id] = d.Replica()
 	}
 	p.spreader = leadership.NewSpreader(leadership.Config{
-		Self: n.membership.self, Nodes: n.membership.nodes(), System: n.cluster.Replica(), Data: data,
-		NodeOf: nodeOf, ReplicaOf: func(_, node uint64) uint64 { return replicaOf(n.membership.first, node) },
-		Applied: found.Applied, Release: n.cluster.Release, Election: n.electionTimeout, Log: n.log,
+		Self: n.membership.self, Members: n.membership, System: n.cluster.Replica(), Data: data,
+		Applied: p.applied, Release: n.cluster.Release, Election: n.electionTimeout, Log: n.log,
 	})
 	return found
+}
+
+// applied asks another node how far its replica of a shard has applied.
+func (p *peers) applied(ctx context.Context, node, shardID uint64) (uint64, error) {
+	return (&remote.Leaders{Mesh: p.mesh}).Applied(ctx, node, shardID)
 }
 
 // verify compares this node's data with the others', if it is to before it serves.

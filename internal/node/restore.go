@@ -38,7 +38,7 @@ func Restore(c *config.Config, fsys vfs.FS, backup io.ReadSeeker, of datadir.Res
 	if _, err := backup.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("read backup: %w", err)
 	}
-	id := newIdentity(c, self, fmt.Sprintf("%s\x00restored %x %s", c.ClusterToken, sum.Sum(nil), how))
+	id := newIdentity(c, self, fmt.Sprintf("\x00restored %x %s", sum.Sum(nil), how))
 	id.Restore = &of
 	return datadir.Make(fsys, c.DataDir, id, backup)
 }
@@ -71,7 +71,7 @@ func (n *Node) loadBackup(o *Options) (err error) {
 	}
 	n.log.Info("loading the backup that the node was restored from", slog.Int64("bytes", info.Size()))
 	err = restore.Load(n.state, f, info.Size(), restore.Options{
-		ReplicaID: replicaOf(id.Nodes, id.NodeID), Splits: id.Restore.Splits,
+		ReplicaID: replicaIn(id), Splits: id.Restore.Splits,
 		Bump: id.Restore.Bump, MarkCompacted: id.Restore.MarkCompacted,
 	})
 	if err != nil {

@@ -34,7 +34,7 @@ func (n *Node) openShards(ctx context.Context, o *Options) error {
 	if len(ignored) > 0 {
 		o.Log.Warn("options of --auth-token are not known", slog.Any("options", ignored))
 	}
-	if err := n.openSystem(o); err != nil {
+	if err := n.openSystem(ctx, o); err != nil {
 		return err
 	}
 	stop := n.sayWaiting(ctx)
@@ -66,24 +66,27 @@ func (n *Node) answerAll() {
 }
 
 // openSystem starts the system shard's replica.
-func (n *Node) openSystem(o *Options) error {
+func (n *Node) openSystem(ctx context.Context, o *Options) error {
 	id := n.dir.Identity()
-	members := n.membership.members()
-	if n.membership.system.State().Cluster.ID == 0 {
+	members := n.membership.born()
+	if n.membership.system.State().Cluster.ID == 0 && !n.membership.joined {
 		if err := nodesChanged(o.Config.DataDir, n.membership.first, firstNodes(o.Config)); err != nil {
 			return err
 		}
 	}
 	c := system.Config{
-		Host: n.system, Machine: n.membership.system, Self: id.NodeID, ReplicaID: replicaOf(n.membership.first, id.NodeID),
+		Host: n.system, Machine: n.membership.system, Self: id.NodeID, ReplicaID: n.membership.replica,
 		Members: members, Targets: targets("system", members), Timeout: requestTimeout(o.Config),
 	}
 	n.peers.connectSystem(&c)
 	var err error
-	if n.cluster, err = system.Start(c); err == nil {
-		n.peers.answer(remote.Server{System: n.cluster.Here()})
+	if n.cluster, err = system.Start(c); err != nil {
+		return err
 	}
-	return err
+	n.peers.answer(remote.Server{System: n.cluster.Here()})
+	n.admitting.Store(n.cluster)
+	n.followers.Go(func() { n.followMembers(ctx) })
+	return nil
 }
 
 // targets returns the NodeHostIDs of members on hosts of a name.
@@ -104,7 +107,7 @@ func (n *Node) sayWaiting(ctx context.Context) (stop func()) {
 		defer close(done)
 		every(ctx, waitLogInterval, func() {
 			n.log.Warn("waiting for a quorum of the cluster's nodes",
-				slog.Int("nodes", len(n.membership.first)), slog.Any("unreached", n.unreached()))
+				slog.Int("nodes", len(n.membership.nodes())), slog.Any("unreached", n.unreached()))
 		})
 	}()
 	return func() {
@@ -165,7 +168,7 @@ func (n *Node) openShard(h system.ShardRecord) error {
 			continue
 		}
 		d, err := shard.Start(n.data, shard.DataConfig{
-			ShardID: h.ID, ReplicaID: replicaID, Members: targets("data", h.Replicas), Oracle: n.cluster, Observer: n.metrics,
+			ShardID: h.ID, ReplicaID: replicaID, Members: targets("data", n.membership.born()), Oracle: n.cluster, Observer: n.metrics,
 		})
 		if err != nil {
 			return err

@@ -35,8 +35,9 @@ var ErrCorrupt = errors.New("this node's data differs from that of the other nod
 // verifier compares the data of the nodes. What most of all nodes hold is right: an alarm
 // names those that hold something else, or the whole cluster if there is no such majority.
 type verifier struct {
-	self   uint64
-	nodes  []uint64
+	self uint64
+	// nodes returns the members that have replicas.
+	nodes  func() []uint64
 	shards map[uint64]*shard.Data
 	// ask hashes a shard as another node holds it.
 	ask func(ctx context.Context, node, shardID uint64, rev, floor int64) (shard.Fingerprint, error)
@@ -55,7 +56,7 @@ type verifier struct {
 func newVerifier(p *peers) *verifier {
 	n := p.node
 	return &verifier{
-		self: n.membership.self, nodes: n.membership.nodes(), shards: n.shards, ask: (&remote.Leaders{Mesh: p.mesh}).Fingerprint, alarms: n.cluster.Alarms,
+		self: n.membership.self, nodes: n.membership.started, shards: n.shards, ask: (&remote.Leaders{Mesh: p.mesh}).Fingerprint, alarms: n.cluster.Alarms,
 		raise: func(ctx context.Context, member uint64) error {
 			_, err := n.cluster.RaiseAlarm(ctx, member, pb.AlarmType_CORRUPT)
 			return err
@@ -117,7 +118,7 @@ func (v *verifier) check(ctx context.Context) (all bool) {
 			all = false
 			continue
 		}
-		all = all && len(sums) == len(v.nodes)
+		all = all && len(sums) == len(v.nodes())
 		v.accuse(ctx, id, at, sums)
 	}
 	return all
@@ -154,7 +155,7 @@ func (v *verifier) others(ctx context.Context, shardID uint64, at shard.Fingerpr
 	answers := make(map[uint64]shard.Fingerprint)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, node := range v.nodes {
+	for _, node := range v.nodes() {
 		if node == v.self {
 			continue
 		}
@@ -199,7 +200,7 @@ func judge(nodes int, sums map[uint64]uint32) []uint64 {
 
 // accuse raises an alarm for each node whose hash is not that of a majority.
 func (v *verifier) accuse(ctx context.Context, shardID uint64, at shard.Fingerprint, sums map[uint64]uint32) {
-	for _, member := range judge(len(v.nodes), sums) {
+	for _, member := range judge(len(v.nodes()), sums) {
 		if slices.ContainsFunc(v.alarms(), func(a *pb.AlarmMember) bool {
 			return a.Alarm == pb.AlarmType_CORRUPT && a.MemberID == member
 		}) {
@@ -233,9 +234,9 @@ func (v *verifier) atStart(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("compare shard %d with other nodes: %w", id, err)
 		}
-		odd := judge(len(v.nodes), sums)
+		odd := judge(len(v.nodes()), sums)
 		if slices.Contains(odd, v.self) || slices.Contains(odd, wholeCluster) {
-			return fmt.Errorf("%w: shard %d at revision %d; don't start it with this data directory again; a node that is lost can't be replaced in this version, and the others go on without it",
+			return fmt.Errorf("%w: shard %d at revision %d; don't start it with this data directory again, "+replace,
 				ErrCorrupt, id, at.Rev)
 		}
 		v.accuse(context.WithoutCancel(ctx), id, at, sums)
@@ -251,7 +252,7 @@ func (v *verifier) compareAll(ctx context.Context, id uint64) (sums map[uint64]u
 		if len(more) > len(sums) || sums == nil {
 			sums, at, err = more, moreAt, moreErr
 		}
-		if len(sums) == len(v.nodes) {
+		if len(sums) == len(v.nodes()) {
 			return sums, at, nil
 		}
 		t := time.NewTimer(verifyAgain)
@@ -268,7 +269,7 @@ func (v *verifier) compareAll(ctx context.Context, id uint64) (sums map[uint64]u
 // suspect reports whether an alarm says that what this node holds may be wrong: it differs from what
 // others hold. A node without others goes on reading, as etcd does.
 func (p *peers) suspect() bool {
-	if len(p.node.membership.first) == 1 {
+	if len(p.node.membership.nodes()) == 1 {
 		return false
 	}
 	for _, a := range p.node.cluster.State().Alarms {

@@ -172,7 +172,7 @@ func TestInitialCorruptCheck(t *testing.T) {
 	c.stop(odd)
 	odd.falsify(t, "right-h", "wrong-h")
 	const gate = "--feature-gates=InitialCorruptCheck=true"
-	if err := odd.launch(nil, gate); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "can't be replaced") {
+	if err := odd.launch(nil, gate); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "replace it") {
 		t.Errorf("it starts: %v", err)
 	}
 	if got := fine.corrupt(); len(got) > 0 {

@@ -96,11 +96,11 @@ func (s *inbound) receive(ctx context.Context, fn func([]byte) error) error {
 
 // purpose returns what serves a stream of the greeting's purpose, nil if that is gone.
 func (m *Mesh) purpose(g *greeting) func(context.Context, *greeting, *inbound) error {
-	switch g.Purpose {
-	case carriesCalls:
+	if g.Purpose == carriesCalls {
 		return m.serveCalls
-	case asksToJoin:
-		return nil
+	}
+	if g.Purpose == asksToJoin {
+		return nil // all has been said
 	}
 	m.mu.Lock()
 	w := m.wires[g.Host]

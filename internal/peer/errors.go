@@ -14,6 +14,8 @@ var (
 	ErrTooLarge = errors.New("peer: the request is too large")
 	// ErrBarred is what Config.Admit wraps for a node that will never be admitted as it is.
 	ErrBarred = errors.New("peer: the node is barred")
+	// ErrRemoved is what Config.Admit wraps for a node that was removed from the cluster. The text is etcd's.
+	ErrRemoved = errors.New("the member has been permanently removed from the cluster")
 
 	errClosed      = errors.New("closed")
 	errSilent      = errors.New("the other node is silent")
@@ -36,6 +38,8 @@ const (
 	RefusedCluster RefusalKind = "cluster"
 	// RefusedBarred is for a node that will never be admitted as it is.
 	RefusedBarred RefusalKind = "barred"
+	// RefusedRemoved is for a node that was removed from the cluster.
+	RefusedRemoved RefusalKind = "removed"
 	// RefusedOther is for anything else, which may pass.
 	RefusedOther RefusalKind = "other"
 )

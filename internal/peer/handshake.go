@@ -236,6 +236,9 @@ func (m *Mesh) answer(ctx context.Context, conn net.Conn) (*greeting, error) {
 	if err := h.receive(&o); err != nil {
 		return nil, err
 	}
+	if o.Node == 0 && o.To == 0 && m.cfg.JoinSecret != nil {
+		h.secret = m.cfg.JoinSecret
+	}
 	c := challenge{Protocol: spoken.common(o.versions), Node: m.cfg.Node, Nonce: nonce()}
 	refusal := m.judgeOpening(&o)
 	if refusal != nil {
@@ -264,7 +267,7 @@ func (m *Mesh) answer(ctx context.Context, conn net.Conn) (*greeting, error) {
 	if g.Purpose == asksToJoin {
 		let.Admission, err = m.cfg.Join(ctx, *g.Join)
 		if err != nil {
-			let = *refuse(RefusedOther, "%v", err)
+			let = *refuse(kindOf(err), "%v", err)
 		}
 	}
 	if err := h.prove(asDecision, &let); err != nil {

@@ -126,13 +126,20 @@ func (m *Mesh) judge(o *opening, g *greeting) *decision {
 		return refuse(RefusedOther, "it has this node's id")
 	}
 	if err := m.cfg.Admit(g.Hello); err != nil {
-		kind := RefusedOther
-		if errors.Is(err, ErrBarred) {
-			kind = RefusedBarred
-		}
-		return refuse(kind, "%v", err)
+		return refuse(kindOf(err), "%v", err)
 	}
 	return m.fits(g)
+}
+
+// kindOf returns the kind of a refusal.
+func kindOf(err error) RefusalKind {
+	switch {
+	case errors.Is(err, ErrRemoved):
+		return RefusedRemoved
+	case errors.Is(err, ErrBarred):
+		return RefusedBarred
+	}
+	return RefusedOther
 }
 
 // fits returns why nothing here serves a stream of the greeting's purpose, nil if something
@@ -148,6 +155,7 @@ func (m *Mesh) fits(g *greeting) *decision {
 			return refuse(RefusedOther, "host %q is not there yet", g.Host)
 		}
 		return nil
+	case asksToJoin: // judged before
 	}
 	return refuse(RefusedOther, "purpose %q is not known", g.Purpose)
 }

@@ -16,6 +16,9 @@ type Config struct {
 	// Secret follows from the cluster's token; the same on all nodes. Who does not know it is
 	// not let in. It is never sent.
 	Secret []byte
+	// JoinSecret is what nodes that ask to join prove instead; nil for the same. It is another one where Secret
+	// follows from more than the cluster's token, which is all that they know.
+	JoinSecret []byte
 	// Node is this node's id, Instance that of its data directory.
 	Node     uint64
 	Instance string

@@ -14,7 +14,7 @@ import (
 var ErrDisagree = errors.New("log and state disagree")
 
 // remedy says what to do about ErrDisagree.
-const remedy = "put the directory that the node was stopped with back; a node that is lost can't be replaced in this version, and the others go on without it"
+const remedy = "put the directory that the node was stopped with back, or replace it: remove the member, add it again, and start it with an empty directory (etcdctl member remove, member add; see docs/operations.md)"
 
 // logEnd is what a replica's log says before it is opened.
 type logEnd struct {

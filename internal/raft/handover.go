@@ -36,11 +36,11 @@ func (r *Replica) Transfer(to uint64) error {
 // waited for first, for a moment, while new calls wait in the queue; they are told
 // to go to the new leader.
 //
-// ErrNotTaken says that nothing has changed: the other does not answer over Raft, is not as
+// ErrNotTaken says that nothing has changed: the other does not vote, does not answer over Raft, is not as
 // far in time, or has not stood for election. Nothing is held up for one that can't
 // take over.
 func (r *Replica) HandOver(ctx context.Context, to uint64, applied func(context.Context) (uint64, error)) error {
-	if _, ok := r.Follows(to); !ok {
+	if _, ok := r.Follows(to); !ok || !r.votes(to) {
 		return ErrNotTaken
 	}
 	began := time.Now()

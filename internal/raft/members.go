@@ -34,6 +34,17 @@ func (r *Replica) Members(ctx context.Context) (Members, error) {
 	return Members{Version: m.ConfigChangeID, Voters: m.Nodes, NonVoting: m.NonVotings, Removed: m.Removed}, nil
 }
 
+// votes reports whether a replica is a voter, by what this one has applied.
+func (r *Replica) votes(replicaID uint64) bool {
+	for _, s := range r.nh.GetNodeHostInfo(dragonboat.NodeHostInfoOption{SkipLogInfo: true}).ShardInfoList {
+		if s.ShardID == r.shardID {
+			_, ok := s.Replicas[replicaID]
+			return ok
+		}
+	}
+	return false
+}
+
 // AddNonVoting has a replica on a host follow, which counts for no majority. Like Promote and
 // RemoveMember it is for the shard's leader, makes the step only if the members are still those of
 // version, and returns when it has applied here. An error other than ErrStepRefused leaves open whether

@@ -23,13 +23,13 @@ func (c *cluster) join(id uint64) *testNode {
 }
 
 // step makes a step of membership at the leader, against the members as they are.
-func (c *cluster) step(make func(r *Replica, version uint64) error) {
+func (c *cluster) step(change func(r *Replica, version uint64) error) {
 	c.t.Helper()
 	for range 20 {
 		leader, _ := c.leader(0)
 		m, err := leader.r.Members(c.t.Context())
 		if err == nil {
-			err = make(leader.r, m.Version)
+			err = change(leader.r, m.Version)
 		}
 		if err == nil {
 			return
@@ -78,11 +78,17 @@ func TestReplicaJoins(t *testing.T) {
 		if d.r.Serving() != 0 {
 			t.Error("a replica without a vote leads")
 		}
+		err := a.r.HandOver(t.Context(), 4, func(context.Context) (uint64, error) { return d.r.Applied(), nil })
+		if !errors.Is(err, ErrNotTaken) || a.r.Serving() == 0 {
+			t.Errorf("hand over to a replica without a vote: %v", err)
+		}
 		c.step(func(r *Replica, version uint64) error {
 			return r.Promote(t.Context(), 4, nodeHostID(4), version)
 		})
+		// The last entry of its log is not for the state.
 		c.stop(d)
 		c.start(d)
+		await(t, d.r.Recovered)
 		if a, _ = c.leader(0); a == d {
 			t.Fatal("the restarted replica leads at once")
 		}

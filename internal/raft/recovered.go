@@ -13,35 +13,35 @@ import (
 // state is not fsynced with each write. The log has it: nothing applies before it is in the
 // log. What of the log was committed only a leader can tell, since the index up to which
 // it was known is not in the log at once. So a replica has recovered, which means that it
-// holds all that it ever showed, when it has applied as many entries as its log had when
+// holds all that it ever showed, when it has applied all entries for it that its log had when
 // it was opened, or a begin entry of a term above that of the last of them: terms rise along
 // the log, so that such an entry lies behind all that was committed of the old ones.
 
 // oldLog is where a replica's log ended when it was opened.
 type oldLog struct {
-	// index and term are the last entry's; 0 if there was none.
+	// index and term are those of the last entry for the state; 0 if there was none.
 	index, term uint64
 }
 
 // recovered reports whether a state holds all that was committed of the log.
 func (o oldLog) recovered(p progress) bool { return p.index >= o.index || p.term > o.term }
 
-// readOldLog reads the last entry of a log that ends at end.
+// readOldLog reads the last entry that is for the state, of a log that ends at end. Raft keeps others to itself: changes of the
+// members, and what a leader begins its term with.
 func readOldLog(logs raftio.ILogDB, shardID, replicaID uint64, end logEnd) (oldLog, error) {
-	old := oldLog{index: end.last, term: end.snapshot.Term}
-	if end.last == end.snapshot.Index {
-		return old, nil
+	for index := end.last; index > end.snapshot.Index; index-- {
+		entries, _, err := logs.IterateEntries([]raftpb.Entry(nil), 0, shardID, replicaID, index, index+1, 1)
+		if err != nil {
+			return oldLog{}, fmt.Errorf("read last entry: %w", err)
+		}
+		if len(entries) == 0 || entries[0].Index != index {
+			return oldLog{index: index, term: end.term}, nil // no entry is of a later term than the log has seen
+		}
+		if e := entries[0]; e.IsUpdateEntry() {
+			return oldLog{index: index, term: e.Term}, nil
+		}
 	}
-	entries, _, err := logs.IterateEntries([]raftpb.Entry(nil), 0, shardID, replicaID, end.last, end.last+1, 1)
-	if err != nil {
-		return old, fmt.Errorf("read last entry: %w", err)
-	}
-	// No entry is of a later term than the log has seen.
-	old.term = end.term
-	if len(entries) == 1 && entries[0].Index == end.last {
-		old.term = entries[0].Term
-	}
-	return old, nil
+	return oldLog{index: end.snapshot.OnDiskIndex, term: end.snapshot.Term}, nil
 }
 
 // leaderlessElections is how many election timeouts a replica that has no leader waits for

@@ -14,7 +14,7 @@ import (
 )
 
 // remedy says what to do about a damaged log.
-const remedy = "check the disk, then put a good copy of the file back; a node that is lost can't be replaced in this version, and the others go on without it"
+const remedy = "check the disk, then put a good copy of the file back, or replace it: remove the member, add it again, and start it with an empty directory (etcdctl member remove, member add; see docs/operations.md)"
 
 // errMissing is returned for a file that is gone.
 var errMissing = errors.New("a file of the log is missing")

@@ -1,0 +1,290 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/latchkey-db/latchkey/api"
+	"github.com/latchkey-db/latchkey/internal/members"
+	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
+)
+
+const (
+	// judgeAttempts is how often a change of the members is judged anew, since they have changed meanwhile.
+	judgeAttempts = 10
+	// memberPoll lies between two looks at whether a change of the members has been carried out.
+	memberPoll = 20 * time.Millisecond
+	// maxLearnerLag is how many entries a learner may be behind to be promoted.
+	maxLearnerLag = 500
+)
+
+// clusterService is the system shard with what a node knows of the others: changes of the members are
+// judged by who is reached and has caught up.
+type clusterService struct {
+	*system.Cluster
+	node *Node
+	// strict is --strict-reconfig-check.
+	strict bool
+}
+
+var _ api.Cluster = clusterService{}
+
+// IsLearner reports whether this node does not vote.
+func (s clusterService) IsLearner() bool { return s.State().Nodes[s.MemberID()].Learner }
+
+// AddMember takes a member in, whose node is then started.
+func (s clusterService) AddMember(ctx context.Context, peerURLs []string, learner bool) (id uint64, err error) {
+	err = s.judged(ctx, func(state *system.State) error {
+		if s.strict && !learner {
+			if err := s.mayVote(state, 0); err != nil {
+				return err
+			}
+			for _, m := range voting(state) {
+				if !s.reached(m.ID) {
+					return system.ErrUnhealthy
+				}
+			}
+		}
+		id, err = s.Cluster.AddMember(ctx, peerURLs, learner, state.Cluster.Members)
+		return err
+	})
+	return id, err
+}
+
+// PromoteMember has a learner that has caught up vote, and returns when it does in all shards.
+func (s clusterService) PromoteMember(ctx context.Context, id uint64) error {
+	err := s.judged(ctx, func(state *system.State) error {
+		m, known := state.Nodes[id]
+		switch {
+		case !known:
+			return system.ErrNotMember
+		case !m.Learner:
+			return system.ErrNotLearner
+		case !s.caughtUp(ctx, id):
+			return system.ErrLearnerBehind
+		}
+		if s.strict {
+			if err := s.mayVote(state, id); err != nil {
+				return err
+			}
+		}
+		return s.Cluster.PromoteMember(ctx, id, state.Cluster.Members)
+	})
+	if err != nil {
+		return err
+	}
+	return s.await(ctx, func(ctx context.Context) bool { return s.votes(ctx, id) })
+}
+
+// RemoveMember removes a member, and returns when it has no replicas any more.
+func (s clusterService) RemoveMember(ctx context.Context, id uint64) error {
+	err := s.judged(ctx, func(state *system.State) error {
+		m, known := state.Nodes[id]
+		switch {
+		case !known:
+			return system.ErrNotMember
+		case m.Leaving:
+			return nil
+		}
+		if !m.Learner {
+			if err := s.mayGo(ctx, state, id); err != nil {
+				return err
+			}
+		}
+		return s.Cluster.RemoveMember(ctx, id, state.Cluster.Members)
+	})
+	if err != nil {
+		return err
+	}
+	return s.await(ctx, func(context.Context) bool {
+		_, removed := s.State().Removed[id]
+		return removed || s.node.removed.Load()
+	})
+}
+
+// UpdateMember changes where a member is reached.
+func (s clusterService) UpdateMember(ctx context.Context, id uint64, peerURLs []string) error {
+	return s.Cluster.UpdateMember(ctx, id, peerURLs)
+}
+
+// judged has a change judged by the newest members, and again while they have changed before it applied.
+func (s clusterService) judged(ctx context.Context, change func(state *system.State) error) (err error) {
+	for range judgeAttempts {
+		if _, err := s.Members(ctx, true); err != nil {
+			return err
+		}
+		if err = change(s.State()); !errors.Is(err, system.ErrMembersChanged) {
+			return err
+		}
+	}
+	return err
+}
+
+// await waits until a change has been carried out, or ctx ends: it goes on then.
+func (s clusterService) await(ctx context.Context, done func(ctx context.Context) bool) error {
+	for !done(ctx) {
+		t := time.NewTimer(memberPoll)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// voting returns the members that vote, or will.
+func voting(state *system.State) []system.NodeRecord {
+	var all []system.NodeRecord
+	for _, m := range state.SortedNodes() {
+		if !m.Learner {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// mayVote judges as etcd does whether one more member may vote: those that have started must be a majority then. A
+// learner that is promoted has started.
+func (s clusterService) mayVote(state *system.State, learner uint64) error {
+	all, started := 1, 0
+	if learner != 0 {
+		started = 1
+	}
+	for _, m := range voting(state) {
+		all++
+		if m.Started() {
+			started++
+		}
+	}
+	if learner == 0 && started == 1 && all == 2 {
+		return nil // one alone grows
+	}
+	if started < all/2+1 {
+		return system.ErrNotStarted
+	}
+	return nil
+}
+
+// mayGo judges whether a member that votes may be removed: the others must have started, and, as far as this node
+// knows, a majority of them must be there and have caught up in each shard.
+func (s clusterService) mayGo(ctx context.Context, state *system.State, id uint64) error {
+	all, started, live := 0, 0, 0
+	for _, m := range voting(state) {
+		if m.ID == id {
+			continue
+		}
+		all++
+		if m.Started() {
+			started++
+		}
+		if !m.Leaving && s.reached(m.ID) && s.caughtUp(ctx, m.ID) {
+			live++
+		}
+	}
+	switch {
+	case (s.strict || all == 0) && started < all/2+1:
+		return system.ErrNotStarted
+	case live < all/2+1:
+		return system.ErrUnhealthy
+	}
+	return nil
+}
+
+// reached reports whether a node is there, as far as this one knows.
+func (s clusterService) reached(id uint64) bool {
+	return id == s.MemberID() || s.node.peers.reached(id)
+}
+
+// caughtUp reports whether a node has applied about as much as this one in each shard.
+func (s clusterService) caughtUp(ctx context.Context, id uint64) bool {
+	if id == s.MemberID() {
+		return true
+	}
+	for _, g := range s.node.groups() {
+		index, err := s.node.peers.applied(ctx, id, g.ShardID())
+		if err != nil || index+maxLearnerLag < g.Applied() {
+			return false
+		}
+	}
+	return true
+}
+
+// votes reports whether a node has a voter in each shard.
+func (s clusterService) votes(ctx context.Context, id uint64) bool {
+	for _, g := range s.node.groups() {
+		have, err := g.Members(ctx)
+		if err != nil {
+			return false
+		}
+		if _, ok := have.Voters[s.State().ReplicaOf(g.ShardID(), id)]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// groups returns this node's replicas.
+func (n *Node) groups() []members.Group {
+	all := []members.Group{n.cluster.Replica()}
+	for _, d := range n.shards {
+		all = append(all, d.Replica())
+	}
+	return all
+}
+
+// driveMembers starts what makes the replicas of the shards that this node leads those of the record.
+func (n *Node) driveMembers() *members.Driver {
+	return members.Start(members.Config{
+		Record: n.cluster, Groups: n.groups, Applied: n.peers.applied, Log: n.log,
+		Host: func(shardID, node uint64) string {
+			if shardID == placement.SystemShard {
+				return nodeHostID("system", node)
+			}
+			return nodeHostID("data", node)
+		},
+	})
+}
+
+// followMembers reaches the nodes that become members, and forgets those that are removed, until ctx ends.
+func (n *Node) followMembers(ctx context.Context) {
+	forgotten := make(map[uint64]bool)
+	for {
+		state, changed := n.cluster.Changes()
+		for _, id := range n.membership.nodes() {
+			n.peers.mesh.Reach(id)
+		}
+		for id := range state.Removed {
+			if !forgotten[id] {
+				forgotten[id] = true
+				n.peers.mesh.Forget(id)
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// handOverWhenLeaving hands over what this node leads while it is being removed, until ctx ends.
+func (n *Node) handOverWhenLeaving(ctx context.Context) {
+	for {
+		_, changed := n.cluster.Changes()
+		var again <-chan time.Time
+		if n.membership.leaving() {
+			n.peers.spreader.Drain(ctx)
+			again = time.After(n.electionTimeout) // what could not be handed over is tried again
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
