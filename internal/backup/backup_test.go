@@ -66,7 +66,7 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	hash := crc32.Checksum(records[:len(records)-6], crc32.MakeTable(crc32.Castagnoli))
-	want := backup.Summary{Hash: hash, Revision: 300, Keys: 200, Leases: 1, Users: 1, Roles: 1, Size: int64(len(whole))}
+	want := backup.Summary{Version: backup.Version, Hash: hash, Revision: 300, Keys: 200, Leases: 1, Users: 1, Roles: 1, Size: int64(len(whole))}
 	if got != want || rev != 300 || lease != 5 || len(keys) != 200 || keys[199] != "key199" {
 		t.Errorf("%+v, want %+v; revision %d, lease %d, keys %v", got, want, rev, lease, keys)
 	}
@@ -121,14 +121,11 @@ func TestCutAndDamaged(t *testing.T) {
 }
 
 func TestOtherFiles(t *testing.T) {
-	bbolt := make([]byte, 4096+32)
-	binary.LittleEndian.PutUint32(bbolt[16:], 0xED0CDAED)
 	for _, tc := range []struct {
 		name string
 		file []byte
 		want error
 	}{
-		{"of etcd", bbolt, backup.ErrEtcd},
 		{"empty", nil, backup.ErrForeign},
 		{"text", []byte("so it goes"), backup.ErrForeign},
 		{"of a later version", file([]byte("latchkey backup 2\n\x01")), backup.ErrVersion},

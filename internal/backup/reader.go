@@ -18,10 +18,8 @@ import (
 )
 
 var (
-	// ErrEtcd is returned for a snapshot of etcd.
-	ErrEtcd = errors.New("it is a snapshot of etcd (a bbolt file), which this program can't read")
 	// ErrForeign is returned for a file that is no backup at all.
-	ErrForeign = errors.New("it is no backup of Latchkey")
+	ErrForeign = errors.New("it is neither a backup of Latchkey nor a snapshot of etcd")
 	// ErrVersion is returned for a backup of another version of the format.
 	ErrVersion = errors.New("it is a backup of a version that this program can't read")
 	// ErrCut is returned for a backup whose last part is not there.
@@ -44,6 +42,8 @@ type Contents struct {
 
 // Summary says what a backup holds.
 type Summary struct {
+	// Version is that of the format.
+	Version string
 	// Hash is the CRC-32C of the end record.
 	Hash     uint32
 	Revision int64
@@ -58,7 +58,7 @@ func Read(r io.Reader, size int64, c Contents) (Summary, error) {
 	whole := sha256.New()
 	in := &reader{
 		in: bufio.NewReaderSize(io.TeeReader(io.LimitReader(r, size-sha256.Size), whole), 256<<10), left: size - sha256.Size,
-		sum: crc32.New(castagnoli), summary: Summary{Size: size}, to: c,
+		sum: crc32.New(castagnoli), summary: Summary{Version: Version, Size: size}, to: c,
 	}
 	if err := in.head(); err != nil {
 		return in.summary, err
@@ -101,20 +101,13 @@ type reader struct {
 	to      Contents
 }
 
-// bboltMagic opens the first page of etcd's database, behind the page's own head.
-var bboltMagic = []byte{0xed, 0xda, 0x0c, 0xed}
-
-const bboltMagicAt = 16
-
 // head reads what stands before the records.
 func (r *reader) head() error {
-	first, err := r.in.Peek(bboltMagicAt + len(bboltMagic))
+	first, err := r.in.Peek(len(magic))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
 		return err
 	}
 	switch {
-	case len(first) > bboltMagicAt && bytes.Equal(first[bboltMagicAt:], bboltMagic):
-		return ErrEtcd
 	case bytes.HasPrefix(first, []byte(magic)):
 	case bytes.HasPrefix(first, []byte(magicName)):
 		return ErrVersion

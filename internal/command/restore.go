@@ -4,11 +4,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/latchkey-db/latchkey/internal/backup"
 	"github.com/latchkey-db/latchkey/internal/config"
 	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/node"
@@ -32,7 +30,9 @@ const maxBump = 1 << 62
 type restoreFlags struct {
 	datadir.Restore
 
-	set *flag.FlagSet
+	// skipHash has a snapshot of etcd not be compared with its SHA-256; it is for status, too.
+	skipHash bool
+	set      *flag.FlagSet
 }
 
 func (f *restoreFlags) flags(set *flag.FlagSet) {
@@ -40,6 +40,7 @@ func (f *restoreFlags) flags(set *flag.FlagSet) {
 	for name, usage := range nodeFlags {
 		set.String(name, "", usage)
 	}
+	set.BoolVar(&f.skipHash, "skip-hash-check", false, "take a database copied from an etcd, which has no SHA-256 behind it")
 	set.Int64Var(&f.Bump, "bump-revision", 0, "restore: by how much revisions go on above those of the backup")
 	set.BoolVar(&f.MarkCompacted, "mark-compacted", false, "restore: have watches below the new revision be told that it is compacted")
 }
@@ -59,18 +60,14 @@ func (f *restoreFlags) restore(path string, s Streams) (err error) {
 	if err != nil {
 		return err
 	}
-	summary, err := readBackup(path, backup.Contents{})
+	from, err := openBackup(path, f.skipHash)
 	if err != nil {
 		return err
 	}
-	file, err := os.Open(path)
-	if err != nil {
+	defer func() { err = errors.Join(err, from.Close()) }()
+	if err := node.Restore(c, vfs.Default, from.Save, f.Restore); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	if err := node.Restore(c, vfs.Default, file, f.Restore); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(s.Out, "%s holds node %s of a new cluster with the backup of revision %d\n", c.DataDir, c.Name, summary.Revision)
+	_, err = fmt.Fprintf(s.Out, "%s holds node %s of a new cluster with the backup of revision %d\n", c.DataDir, c.Name, from.Summary().Revision)
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
 
 	"github.com/latchkey-db/latchkey/internal/backup"
 )
@@ -14,7 +13,7 @@ const snapshotUsage = `Usage:
   latchkey snapshot status FILE [flags]    what a backup holds, after all of it has been checked
   latchkey snapshot restore FILE [flags]   make the data directory of a node that begins with a backup
 
-Backups are saved by etcdctl snapshot save.
+Backups are saved by etcdctl snapshot save, from Latchkey or from etcd.
 
 `
 
@@ -34,30 +33,13 @@ func runSnapshot(_ context.Context, args []string, s Streams) (int, error) {
 	case args[0] != "status" || len(args) != 2:
 		return 0, fmt.Errorf("the arguments are not those of a command; %w", errUsage)
 	}
-	summary, err := readBackup(args[1], backup.Contents{})
+	from, err := openBackup(args[1], f.skipHash)
 	if err != nil {
 		return 0, err
 	}
 	p := newPrinter(s.Out, *asJSON)
-	p.summaryOf(summary)
-	return 0, p.flush()
-}
-
-// readBackup reads and checks the backup in a file.
-func readBackup(path string, c backup.Contents) (summary backup.Summary, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return summary, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
-	if err != nil {
-		return summary, err
-	}
-	if summary, err = backup.Read(f, info.Size(), c); err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	}
-	return summary, err
+	p.summaryOf(from.Summary())
+	return 0, errors.Join(p.flush(), from.Close())
 }
 
 // summaryOf prints what a backup holds, by the names that etcdutl has for it.
@@ -72,11 +54,11 @@ func (p *printer) summaryOf(b backup.Summary) {
 			Leases   int    `json:"leases"`
 			Users    int    `json:"users"`
 			Roles    int    `json:"roles"`
-		}{b.Hash, b.Revision, b.Keys, b.Size, backup.Version, b.Leases, b.Users, b.Roles})
+		}{b.Hash, b.Revision, b.Keys, b.Size, b.Version, b.Leases, b.Users, b.Roles})
 		return
 	}
 	p.columns("HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION", "LEASES", "USERS", "ROLES")
-	p.row(fmt.Sprintf("%x", b.Hash), b.Revision, b.Keys, bytesOf(b.Size), backup.Version, b.Leases, b.Users, b.Roles)
+	p.row(fmt.Sprintf("%x", b.Hash), b.Revision, b.Keys, bytesOf(b.Size), b.Version, b.Leases, b.Users, b.Roles)
 }
 
 // bytesOf is a number of bytes as people read it.

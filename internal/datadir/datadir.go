@@ -37,6 +37,7 @@ const (
 	markerFile   = "INSTANCE"
 	raftDir      = "raft"
 	stateDir     = "state"
+	newSuffix    = ".new" // of a file that is to replace another
 )
 
 // lost says what to do about a node whose data can't be put back.
@@ -420,7 +421,7 @@ func (d *Dir) write() error {
 // writeFile replaces a file, durably and as a whole.
 func (d *Dir) writeFile(dir, name string, content []byte) error {
 	path := d.fs.PathJoin(dir, name)
-	f, err := d.fs.Create(path+".new", vfs.WriteCategoryUnspecified)
+	f, err := d.fs.Create(path+newSuffix, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
@@ -431,7 +432,7 @@ func (d *Dir) writeFile(dir, name string, content []byte) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err := d.fs.Rename(path+".new", path); err != nil {
+	if err := d.fs.Rename(path+newSuffix, path); err != nil {
 		return err
 	}
 	return syncDir(d.fs, dir)

@@ -325,6 +325,44 @@ func TestDirectorySurvivesPowerCut(t *testing.T) {
 	}
 }
 
+// A directory that can't be made whole is not made, wherever that ends.
+func TestMakeThatFails(t *testing.T) {
+	identity := func([]byte) Identity { return Identity{NodeID: 7, Restore: &Restore{}} }
+	saved := func(w io.Writer) error { _, err := w.Write([]byte("backup")); return err }
+	for _, there := range []bool{false, true} {
+		for ops := 1; ; ops++ {
+			fs := vfs.NewMem()
+			if there {
+				if err := fs.MkdirAll("data", 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := fs.String()
+			err := Make(&cutFS{FS: fs, left: ops}, "data", saved, identity)
+			if err == nil {
+				if ops < 4 {
+					t.Fatalf("%d steps: nothing failed", ops)
+				}
+				break
+			}
+			if after := fs.String(); !errors.Is(err, errCut) || after != before {
+				t.Errorf("after %d steps: %v, left\n%s", ops, err, after)
+			}
+		}
+	}
+	failed := errors.New("failed")
+	fs := vfs.NewMem()
+	if err := Make(fs, "data", func(io.Writer) error { return failed }, identity); !errors.Is(err, failed) {
+		t.Errorf("a backup that can't be written: %v", err)
+	}
+	if err := Make(fs, "data", saved, identity); err != nil {
+		t.Errorf("a second try: %v", err)
+	}
+	if err := Make(fs, "data", saved, identity); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("over what is there: %v", err)
+	}
+}
+
 var errCut = errors.New("power cut")
 
 // cutFS fails every change after a number of them.

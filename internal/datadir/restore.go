@@ -1,8 +1,10 @@
 package datadir
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 
@@ -31,9 +33,10 @@ type Restore struct {
 	Splits        [][]byte `json:"splits,omitempty"`
 }
 
-// Make makes the directory of a node that begins with a backup. The first start loads it, and
-// begins with it anew if it is cut. id.Restore is set.
-func Make(fsys vfs.FS, path string, id Identity, backup io.Reader) (err error) {
+// Make makes the directory of a node that begins with a backup, which save writes. The first
+// start loads it, and begins with it anew if it is cut. identity returns the node's, whose Restore is set, by the
+// SHA-256 of the backup. After an error nothing new is there.
+func Make(fsys vfs.FS, path string, save func(io.Writer) error, identity func(sum []byte) Identity) (err error) {
 	there, err := fsys.List(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("look into data directory: %w", err)
@@ -41,28 +44,64 @@ func Make(fsys vfs.FS, path string, id Identity, backup io.Reader) (err error) {
 	if len(there) > 0 {
 		return fmt.Errorf("%w: %s", ErrNotEmpty, path)
 	}
-	d := &Dir{fs: fsys, path: path, id: id}
-	d.id.Format = Format
-	if err := makeDurably(fsys, fsys.PathJoin(path, restoreDir)); err != nil {
-		return fmt.Errorf("make data directory: %w", err)
-	}
-	f, err := fsys.Create(d.Backup(), vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return fmt.Errorf("copy backup: %w", err)
-	}
-	// The file may change what it is given to write: it gets a copy, not what a WriterTo holds.
-	_, err = io.Copy(f, struct{ io.Reader }{backup})
+	made := []string{path}
 	if err == nil {
+		made = []string{fsys.PathJoin(path, identityFile), fsys.PathJoin(path, identityFile+newSuffix), fsys.PathJoin(path, restoreDir)}
+	}
+	d := &Dir{fs: fsys, path: path}
+	sum, err := d.makeBackup(save)
+	if err == nil {
+		d.id = identity(sum)
+		d.id.Format = Format
+		// Last: without it no node starts where the backup lies.
+		err = d.write()
+	}
+	if err == nil {
+		return nil
+	}
+	for _, path := range made {
+		if gone := fsys.RemoveAll(path); !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return err
+}
+
+// makeBackup makes the file of the backup and returns its SHA-256.
+func (d *Dir) makeBackup(save func(io.Writer) error) (sum []byte, err error) {
+	dir := d.fs.PathJoin(d.path, restoreDir)
+	if err := makeDurably(d.fs, dir); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	f, err := d.fs.Create(d.Backup(), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, fmt.Errorf("write backup: %w", err)
+	}
+	to := &hashed{to: f, sum: sha256.New()}
+	if err = save(to); err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = syncDir(fsys, fsys.PathJoin(path, restoreDir))
+		err = syncDir(d.fs, dir)
 	}
 	if err != nil {
-		return fmt.Errorf("copy backup: %w", err)
+		return nil, fmt.Errorf("write backup: %w", err)
 	}
-	// Last: without it no node starts where the backup lies.
-	return d.write()
+	return to.sum.Sum(nil), nil
+}
+
+// hashed writes what it hashes.
+type hashed struct {
+	to  io.Writer
+	sum hash.Hash
+	buf []byte
+}
+
+// Write writes a copy: files may change what they are given to write.
+func (h *hashed) Write(p []byte) (int, error) {
+	_, _ = h.sum.Write(p) // never fails
+	h.buf = append(h.buf[:0], p...)
+	return h.to.Write(h.buf)
 }
 
 // Backup returns the file that the first start loads.

@@ -2,7 +2,6 @@ package node
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,9 +18,9 @@ import (
 )
 
 // Restore makes the data directory of a node of a new cluster that begins with a backup, which
-// has been checked. It is called for each node with the same backup and the same of; nodes for
-// which it was called otherwise are of different clusters.
-func Restore(c *config.Config, fsys vfs.FS, backup io.ReadSeeker, of datadir.Restore) error {
+// has been checked and which save writes. It is called for each node with the same backup and the same of; nodes
+// for which it was called otherwise are of different clusters.
+func Restore(c *config.Config, fsys vfs.FS, save func(io.Writer) error, of datadir.Restore) error {
 	self, ok := c.InitialCluster[c.Name]
 	if !ok {
 		return fmt.Errorf("initial cluster does not name node %q", c.Name)
@@ -31,16 +30,11 @@ func Restore(c *config.Config, fsys vfs.FS, backup io.ReadSeeker, of datadir.Res
 	if err != nil {
 		return fmt.Errorf("encode what is restored: %w", err)
 	}
-	sum := sha256.New()
-	if _, err := io.Copy(sum, backup); err != nil {
-		return fmt.Errorf("read backup: %w", err)
-	}
-	if _, err := backup.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("read backup: %w", err)
-	}
-	id := newIdentity(c, self, fmt.Sprintf("\x00restored %x %s", sum.Sum(nil), how))
-	id.Restore = &of
-	return datadir.Make(fsys, c.DataDir, id, backup)
+	return datadir.Make(fsys, c.DataDir, save, func(sum []byte) datadir.Identity {
+		id := newIdentity(c, self, fmt.Sprintf("\x00restored %x %s", sum, how))
+		id.Restore = &of
+		return id
+	})
 }
 
 // loadBackup makes the state that a restored node begins with, in its first start.

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"testing"
@@ -42,6 +43,14 @@ func saved(t *testing.T, n *Node) []byte {
 	return append(out.Bytes(), sum[:]...)
 }
 
+// copyOf writes a backup as it is.
+func copyOf(file []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(file)
+		return err
+	}
+}
+
 // everything reads all keys as root.
 func (c *crashable) everything(rev int64) (*pb.RangeResponse, error) {
 	return c.node.router.Range(c.as(auth.Root), &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, Revision: rev})
@@ -73,8 +82,8 @@ func TestRestore(t *testing.T) {
 			c.stop()
 
 			state, logs := vfs.NewMem(), raftvfs.NewMem()
-			check(t, Restore(parsed(t, tc.to...), state, bytes.NewReader(file), tc.of))
-			if err := Restore(parsed(t, tc.to...), state, bytes.NewReader(file), tc.of); !errors.Is(err, datadir.ErrNotEmpty) {
+			check(t, Restore(parsed(t, tc.to...), state, copyOf(file), tc.of))
+			if err := Restore(parsed(t, tc.to...), state, copyOf(file), tc.of); !errors.Is(err, datadir.ErrNotEmpty) {
 				t.Errorf("restored over what is there: %v", err)
 			}
 			start := func() { c.node = startNode(t, state, logs) }
@@ -190,7 +199,7 @@ func TestRestoredStarts(t *testing.T) {
 	file := saved(t, c.node)
 	c.stop()
 	state := vfs.NewMem()
-	check(t, Restore(parsed(t), state, bytes.NewReader(file), datadir.Restore{}))
+	check(t, Restore(parsed(t), state, copyOf(file), datadir.Restore{}))
 	refused := func(want error, flags ...string) {
 		t.Helper()
 		n, err := tryStart(t, state, flags...)
@@ -212,7 +221,7 @@ func TestRestoredStarts(t *testing.T) {
 
 	state = vfs.NewMem()
 	file[len(file)/2] ^= 1
-	check(t, Restore(parsed(t), state, bytes.NewReader(file), datadir.Restore{}))
+	check(t, Restore(parsed(t), state, copyOf(file), datadir.Restore{}))
 	refused(backup.ErrDamaged)
 	refused(backup.ErrDamaged)
 	check(t, state.Remove("/latchkey/node.json"))
@@ -242,7 +251,7 @@ func TestRestoredCluster(t *testing.T) {
 	for i, m := range c.machines {
 		cfg, err := config.Parse(m.flags, nil)
 		check(t, err)
-		check(t, Restore(cfg, m.state, bytes.NewReader(file), datadir.Restore{Bump: int64(i / 2)}))
+		check(t, Restore(cfg, m.state, copyOf(file), datadir.Restore{Bump: int64(i / 2)}))
 	}
 	c.start(c.machines[:2]...)
 	for _, m := range c.machines[:2] {
