@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -73,6 +76,16 @@ func FreeAddr(tb testing.TB) string {
 		tb.Fatal(err)
 	}
 	return addrs[0]
+}
+
+// FreeHosts returns three of the four numbers of addresses of this host that no other test uses,
+// with a dot behind them.
+func FreeHosts(tb testing.TB) string {
+	tb.Helper()
+	_, port, err := net.SplitHostPort(FreeAddr(tb))
+	n, failed := strconv.Atoi(Must(tb, port, err))
+	Must(tb, n, failed)
+	return fmt.Sprintf("127.%d.%d.", n>>8, n&0xff) // not of 127.0.0., since ports are high
 }
 
 // Launch starts the process without waiting for it to serve.
