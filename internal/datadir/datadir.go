@@ -181,9 +181,9 @@ func refuseEtcd(c Config) error {
 			path := c.FS.PathJoin(dir, part)
 			_, err := c.FS.Stat(path)
 			if err == nil {
-				return fmt.Errorf("%w: there is %s, which this program can't read, and no empty node is made in its place; "+
-					"start a new cluster with another --data-dir and other ports, and copy the keys while both run "+
-					"(etcdctl make-mirror, see docs/migration.md)", ErrEtcd, path)
+				return fmt.Errorf("%w: there is %s, which this program can't use, and no empty node is made in its place; "+
+					"start a new cluster with another --data-dir, from a snapshot of that etcd (latchkey snapshot restore) or, "+
+					"while both run, by etcdctl make-mirror (see docs/migration.md)", ErrEtcd, path)
 			}
 			if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
 				return fmt.Errorf("look for etcd's data: %w", err)
