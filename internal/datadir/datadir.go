@@ -375,6 +375,11 @@ func (d *Dir) begin(c Config) error {
 			return fmt.Errorf("mark %s: %w", dir, err)
 		}
 	}
+	// Before the identity says that they are there: a cut may leave either of two changes without
+	// the other.
+	if err := syncDir(d.fs, d.path); err != nil {
+		return fmt.Errorf("make the parts of %s: %w", d.path, err)
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -202,8 +203,15 @@ func write(fs vfs.FS, path, content string) error {
 	return errors.Join(err, f.Close())
 }
 
-// A first start that was cut anywhere is finished by the next.
+// A first start that was cut anywhere is finished by the next, whatever is left of what was not synced.
 func TestFirstStartCutAnywhere(t *testing.T) {
+	for seed := range uint64(20) {
+		cutFirstStarts(t, vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed) * 5, RNG: rand.New(rand.NewPCG(seed, 0))})
+	}
+}
+
+func cutFirstStarts(t *testing.T, cfg vfs.CrashCloneCfg) {
+	t.Helper()
 	for ops := 1; ; ops++ {
 		fs := vfs.NewCrashableMem()
 		cut := &cutFS{FS: fs, left: ops}
@@ -218,13 +226,13 @@ func TestFirstStartCutAnywhere(t *testing.T) {
 			}
 			return
 		}
-		crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+		crashed := fs.CrashClone(cfg)
 		d, err = Open(configOn(crashed))
 		if err == nil {
 			err = d.Finish()
 		}
 		if err != nil {
-			t.Fatalf("cut after %d steps: %v", ops, err)
+			t.Fatalf("cut after %d steps, with %d%% of what was not synced: %v", ops, cfg.UnsyncedDataPercent, err)
 		}
 		closed(t, d)
 	}
