@@ -31,6 +31,10 @@ import (
 // was dragonboat's.
 const Format = 2
 
+// formatToLoad is that of a directory whose node begins with a backup that has not been loaded yet. A
+// program that knows nothing of backups refuses it, instead of beginning with nothing.
+const formatToLoad = 3
+
 const (
 	lockFile     = "LOCK"
 	identityFile = "node.json"
@@ -93,6 +97,14 @@ type Identity struct {
 	// Whole is set once the first start has made all files. Until then nothing in the
 	// directory is worth keeping.
 	Whole bool `json:"whole"`
+}
+
+// format is the version that a directory has with this identity.
+func (id *Identity) format() int {
+	if id.Restore != nil && !id.Whole {
+		return formatToLoad
+	}
+	return Format
 }
 
 // Member is one of a cluster's first nodes.
@@ -319,7 +331,7 @@ func (d *Dir) join(c Config) error {
 		if instance, err = newInstance(); err != nil {
 			return err
 		}
-		d.id = Identity{Format: Format, Instance: instance, Joining: true}
+		d.id = Identity{Instance: instance, Joining: true}
 		if err := d.write(); err != nil {
 			return err
 		}
@@ -335,7 +347,7 @@ func (d *Dir) join(c Config) error {
 // become writes an identity.
 func (d *Dir) become(c Config, id Identity, instance string) error {
 	d.id = id
-	d.id.Format, d.id.Instance, d.id.Whole = Format, instance, false
+	d.id.Instance, d.id.Whole = instance, false
 	if c.LogShards != 0 {
 		d.id.LogShards = c.LogShards
 	}
@@ -347,7 +359,7 @@ func (d *Dir) check(c Config) error {
 	case d.id.Format < Format:
 		return fmt.Errorf("%w: %d, this version reads %d: start the version that made %s, and copy its keys to a new cluster of this one with etcdctl make-mirror",
 			ErrFormat, d.id.Format, Format, d.path)
-	case d.id.Format > Format:
+	case d.id.Format > d.id.format():
 		return fmt.Errorf("%w: %d, this version reads %d: a later version made %s, start that one", ErrFormat, d.id.Format, Format, d.path)
 	case !d.id.Whole: // nothing in it holds yet
 	case c.LogShards != 0 && c.LogShards != d.id.LogShards:
@@ -413,6 +425,7 @@ func (d *Dir) checkMarkers() error {
 }
 
 func (d *Dir) write() error {
+	d.id.Format = d.id.format()
 	b, err := json.MarshalIndent(d.id, "", "  ")
 	if err == nil {
 		err = d.writeFile(d.path, identityFile, append(b, '\n'))

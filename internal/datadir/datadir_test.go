@@ -79,6 +79,10 @@ func TestRefused(t *testing.T) {
 		{"log of another", func(fs vfs.FS, _ *Config) error { return write(fs, "data/raft/INSTANCE", "other") }, ErrTorn, "data/raft"},
 		{"garbled identity", func(fs vfs.FS, _ *Config) error { return write(fs, "data/node.json", "{") }, ErrTorn, "node.json"},
 		{"later format", func(fs vfs.FS, _ *Config) error { return write(fs, "data/node.json", `{"format":3}`) }, ErrFormat, "a later version"},
+		{"later format of one to load", func(fs vfs.FS, _ *Config) error { return write(fs, "data/node.json", `{"format":4,"restore":{}}`) }, ErrFormat, "a later version"},
+		{"format of one to load", func(fs vfs.FS, _ *Config) error {
+			return write(fs, "data/node.json", `{"format":3,"restore":{},"whole":true}`)
+		}, ErrFormat, "a later version"},
 		{"earlier format", func(fs vfs.FS, _ *Config) error { return write(fs, "data/node.json", `{"format":1}`) }, ErrFormat, "make-mirror"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -331,6 +335,44 @@ func TestDirectorySurvivesPowerCut(t *testing.T) {
 		}
 		closed(t, d)
 	}
+}
+
+// Until a backup is loaded its directory has a format that programs refuse which would not load it.
+func TestFormatToLoad(t *testing.T) {
+	fs := vfs.NewMem()
+	err := Make(fs, "data", func(io.Writer) error { return nil }, func([]byte) Identity { return Identity{NodeID: 7, Restore: &Restore{}} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	format := func() int {
+		d := &Dir{fs: fs, path: "data"}
+		if _, err := d.read(); err != nil {
+			t.Fatal(err)
+		}
+		return d.id.Format
+	}
+	for _, finish := range []bool{false, true} {
+		if got := format(); got != 3 {
+			t.Errorf("format %d before the backup was loaded", got)
+		}
+		d, err := Open(configOn(fs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := format(); got != 3 {
+			t.Errorf("format %d while the backup is loaded", got)
+		}
+		if finish {
+			if err := d.Finish(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		closed(t, d)
+	}
+	if got := format(); got != 2 {
+		t.Errorf("format %d when the backup has been loaded", got)
+	}
+	closed(t, open(t, configOn(fs)))
 }
 
 // A directory that can't be made whole is not made, wherever that ends.

@@ -52,7 +52,6 @@ func Make(fsys vfs.FS, path string, save func(io.Writer) error, identity func(su
 	sum, err := d.makeBackup(save)
 	if err == nil {
 		d.id = identity(sum)
-		d.id.Format = Format
 		// Last: without it no node starts where the backup lies.
 		err = d.write()
 	}
