@@ -73,6 +73,42 @@ func TestDamagedDatabases(t *testing.T) {
 	}
 }
 
+// A database whose newest first page is not whole is refused: by the other one it would be read as it was
+// before. Its pages may be of any size.
+func TestFirstPages(t *testing.T) {
+	whole := unpacked(t, "etcd-3.6.db")
+	for _, at := range []int{20, 4096 + 20, 4096 + 66} {
+		b := bytes.Clone(whole)
+		b[at] ^= 1
+		if _, err := etcdsnapshot.Open(put(t, b), true); !errors.Is(err, backup.ErrDamaged) || !strings.Contains(err.Error(), "first two pages") {
+			t.Errorf("byte %d is another: %v", at, err)
+		}
+	}
+	for _, size := range []int{1 << 10, 1 << 14, 1 << 16} {
+		path := filepath.Join(t.TempDir(), "db")
+		db, err := bbolt.Open(path, 0o600, &bbolt.Options{PageSize: size})
+		check(t, err)
+		for i := range 3 {
+			check(t, db.Update(func(tx *bbolt.Tx) error {
+				keys, err := tx.CreateBucketIfNotExists([]byte("key"))
+				check(t, err)
+				_, err = tx.CreateBucketIfNotExists([]byte("meta"))
+				check(t, err)
+				rev := int64(i + 2)
+				kv := &mvccpb.KeyValue{Key: []byte("k"), Value: make([]byte, 3*size), CreateRevision: 2, ModRevision: rev, Version: rev - 1}
+				return keys.Put(revision(uint64(rev), 0, ""), message(kv))
+			}))
+		}
+		check(t, db.Close())
+		s, err := etcdsnapshot.Open(path, true)
+		check(t, err)
+		if r := saved(t, s); len(r.keys) != 1 || r.keys[0].ModRevision != 4 || len(r.keys[0].Value) != 3*size {
+			t.Errorf("pages of %d bytes: %d keys, %v", size, len(r.keys), r.summary)
+		}
+		check(t, s.Close())
+	}
+}
+
 // database makes a database of bbolt and returns its bytes.
 func database(t *testing.T, fill func(tx *bbolt.Tx) error) []byte {
 	t.Helper()

@@ -29,14 +29,11 @@ const (
 	maxDepth = 64
 )
 
-// Is reports whether a file is a database of bbolt, whole or not.
+// Is reports whether a file begins as a database of bbolt does.
 func Is(in io.ReaderAt) bool {
 	var head [headBytes + 4]byte
-	if _, err := in.ReadAt(head[:], 0); err == nil && binary.NativeEndian.Uint32(head[headBytes:]) == metaMagic {
-		return true
-	}
-	_, found := findMeta(in)
-	return found
+	_, err := in.ReadAt(head[:], 0)
+	return err == nil && binary.NativeEndian.Uint32(head[headBytes:]) == metaMagic
 }
 
 // meta is one of the two pages that a database begins with: the newer one counts.
@@ -64,21 +61,18 @@ func readMeta(in io.ReaderAt, at int64) (m meta, whole bool) {
 	return m, m.pageSize >= minPageSize && m.pageSize <= maxPageSize && m.pageSize&(m.pageSize-1) == 0
 }
 
-// findMeta returns the meta page that counts.
+// findMeta returns the meta page that counts. Both must be whole: without the newer one bbolt would take
+// the state of the transaction before.
 func findMeta(in io.ReaderAt) (meta, bool) {
-	first, found := readMeta(in, 0)
-	// Only a first page that is whole says where the second is.
-	for size := int64(minPageSize); !found && size <= maxPageSize; size *= 2 {
-		first, found = readMeta(in, size)
-	}
-	if !found {
-		return meta{}, false
+	first, whole := readMeta(in, 0)
+	if !whole {
+		return first, false
 	}
 	second, whole := readMeta(in, int64(first.pageSize))
-	if whole && second.transaction > first.transaction {
-		return second, true
+	if second.transaction > first.transaction {
+		return second, whole
 	}
-	return first, true
+	return first, whole
 }
 
 // checkPages checks all pages that the buckets of a database consist of: that bbolt can read them.
@@ -88,7 +82,7 @@ func findMeta(in io.ReaderAt) (meta, bool) {
 func checkPages(in io.ReaderAt, size int64) error {
 	m, found := findMeta(in)
 	if !found {
-		return fmt.Errorf("%w: neither of its first two pages is whole", backup.ErrDamaged)
+		return fmt.Errorf("%w: its first two pages are not whole", backup.ErrDamaged)
 	}
 	if m.end > uint64(size)/uint64(m.pageSize) {
 		return fmt.Errorf("%w: %d pages of %d bytes don't fit into it", backup.ErrCut, m.end, m.pageSize)
