@@ -37,7 +37,7 @@ func lockToken(t *testing.T, c *clientv3.Client) int64 {
 // later tokens, and etcd's error for watches of what was before.
 func TestRestoreWhatEtcdctlSaved(t *testing.T) {
 	t.Parallel()
-	for _, splits := range []string{"", "k,p"} {
+	for _, splits := range []string{"", "k,p", "c,f,i,l,o,r,u"} {
 		t.Run("splits "+splits, func(t *testing.T) { restoreWhatEtcdctlSaved(t, []string{harness.SplitsFlag, splits}) })
 	}
 }
