@@ -31,9 +31,10 @@ import (
 // was dragonboat's.
 const Format = 2
 
-// formatToLoad is that of a directory whose node begins with a backup that has not been loaded yet. A
-// program that knows nothing of backups refuses it, instead of beginning with nothing.
-const formatToLoad = 3
+// laterFormat is that of a directory which programs would misread that read Format alone: one whose node begins with a backup
+// that has not been loaded yet, where they would begin with nothing, and one whose node has joined a cluster, where
+// they would take its replicas for those of another node. They refuse it.
+const laterFormat = 3
 
 const (
 	lockFile     = "LOCK"
@@ -101,8 +102,8 @@ type Identity struct {
 
 // format is the version that a directory has with this identity.
 func (id *Identity) format() int {
-	if id.Restore != nil && !id.Whole {
-		return formatToLoad
+	if id.Restore != nil && !id.Whole || id.Joining {
+		return laterFormat
 	}
 	return Format
 }

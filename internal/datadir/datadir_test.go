@@ -316,6 +316,10 @@ func TestJoiningKeepsItsInstance(t *testing.T) {
 	if len(asked) != 3 {
 		t.Error("a node that has joined asks again")
 	}
+	// An earlier program would take its replicas for another node's.
+	if format := d.Identity().Format; format != 3 {
+		t.Errorf("format %d", format)
+	}
 }
 
 // The directory, and those above it that had to be made, are there after a power
