@@ -33,7 +33,7 @@ func openBackup(path string, skipHash bool) (s source, err error) {
 	}
 	switch {
 	case errors.Is(err, backup.ErrCut), errors.Is(err, backup.ErrDamaged):
-		return nil, fmt.Errorf("%s: %w; nothing was restored: take another copy of it, or save it again", path, err)
+		return nil, fmt.Errorf("%s: %w; take another copy of it, or save it again", path, err)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
