@@ -247,6 +247,7 @@ func TestDataComesWithASnapshot(t *testing.T) {
 		}
 		a.put(t, "k/000", 0)
 		a.put(t, "last", 0)
+		time.Sleep(2 * raft.LeadershipTick) // logs are cut
 		c.net.heal()
 		for f.data.Store().Rev() < a.data.Store().Rev() {
 			time.Sleep(time.Millisecond)
@@ -292,6 +293,7 @@ func TestCompactionComesWithASnapshot(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		a.put(t, "last", 0)
+		time.Sleep(2 * raft.LeadershipTick) // logs are cut
 		c.net.heal()
 		for f.data.Store().Rev() < a.data.Store().Rev() {
 			time.Sleep(time.Millisecond)

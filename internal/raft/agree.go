@@ -78,6 +78,7 @@ func (h *Host) checkReplica(r *Replica) (held bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	r.cut.Store(end.snapshot.Index)
 	old, err := readOldLog(h.logs, r.shardID, r.replicaID, end)
 	if err != nil {
 		return false, err

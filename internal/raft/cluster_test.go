@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -143,6 +144,9 @@ type network struct {
 	drop func(from, to string, m *raftpb.Message) bool
 	// repeat decides on a message that is delivered twice.
 	repeat func(from, to string, m *raftpb.Message) bool
+	// slow is how long a part of a snapshot takes, and streams counts the snapshots that were begun.
+	slow    time.Duration
+	streams atomic.Int64
 }
 
 func (n *network) setDrop(f func(from, to string, m *raftpb.Message) bool) {
@@ -231,6 +235,7 @@ func (e *wireEnd) Connect(_ context.Context, host string) (WireConn, error) {
 }
 
 func (e *wireEnd) ConnectSnapshot(_ context.Context, host string) (WireConn, error) {
+	e.net.streams.Add(1)
 	return chunkStream{e, host}, e.net.to(host, func(*wireEnd) error { return nil })
 }
 
@@ -270,6 +275,7 @@ type chunkStream struct {
 func (chunkStream) Close() {}
 
 func (c chunkStream) Send(frame []byte) error {
+	time.Sleep(c.from.net.slow)
 	return c.from.net.to(c.to, func(e *wireEnd) error {
 		if !e.chunk(c.from.host, frame) {
 			return errors.New("the part was not taken")
@@ -306,6 +312,8 @@ type cluster struct {
 	resolved func(rev int64)
 	// observer hears of the hosts that are started from now on; may be nil.
 	observer Observer
+	// snapshots and kept are the hosts' SnapshotEntries and KeptEntries; 0 is the default.
+	snapshots, kept uint64
 }
 
 func nodeHostID(i uint64) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", i) }
@@ -375,6 +383,7 @@ func (c *cluster) open(nd *testNode) (err error) {
 		},
 		DeploymentID: 7, LogShards: 1, Tick: 10 * time.Millisecond, HeartbeatTicks: 2, ElectionTicks: 20,
 		DB: nd.db, Syncer: NewSyncer(nd.db), StateFS: nd.state, TempDir: "tmp", RaftFS: nd.raftFS, Wire: c.net.wire(nodeHostID(nd.id), c.addr(nd.id)), Observer: c.observer,
+		SnapshotEntries: c.snapshots, KeptEntries: c.kept,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 	})
 	if err != nil {

@@ -67,6 +67,18 @@ func (f *followers) of(shardID, replicaID, term uint64) (follower, bool) {
 	return h, ok && h.term == term
 }
 
+// lagging reports whether a replica of a shard, which answers in a term, has not acknowledged an entry.
+func (f *followers) lagging(shardID, term, index uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for m, h := range f.heard {
+		if m.shardID == shardID && h.term == term && h.match < index && time.Since(h.at) <= f.gap {
+			return true
+		}
+	}
+	return false
+}
+
 // Follows reports whether another replica of the shard, which this one leads, has answered
 // over Raft within half an election timeout, the gap, and how far it has acknowledged the log. It is
 // a belief, no proof.

@@ -1,7 +1,6 @@
 package raft
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -60,8 +59,8 @@ type HostConfig struct {
 	RaftFS config.IFS
 	// Wire carries Raft's messages, nil for a host that reaches no other.
 	Wire Wire
-	// SnapshotEntries is how many entries lie between two snapshots of a replica, and
-	// KeptEntries how many of them stay in its log; 0 is the default of both.
+	// SnapshotEntries is how many entries lie between two cuts of a replica's log, and
+	// KeptEntries how many applied ones stay in it then (cut.go); 0 is the default of both.
 	SnapshotEntries, KeptEntries uint64
 	// Observer hears what the replicas do; nil is for nobody.
 	Observer Observer
@@ -252,13 +251,7 @@ type ReplicaConfig struct {
 	Numbered func(rev int64)
 }
 
-// Snapshots of an on-disk state are small records that allow the log to be
-// truncated; what a follower missed behind them is streamed.
-const (
-	snapshotEntries    = 20_000
-	compactionOverhead = 5_000
-	maxInMemoryLog     = 256 << 20
-)
+const maxInMemoryLog = 256 << 20
 
 // Start starts a replica and returns when its state is open. The replica may
 // apply entries before Start returns.
@@ -317,8 +310,6 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 		OrderedConfigChange: true,
 		HeartbeatRTT:        h.cfg.HeartbeatTicks,
 		ElectionRTT:         h.cfg.ElectionTicks,
-		SnapshotEntries:     cmp.Or(h.cfg.SnapshotEntries, snapshotEntries),
-		CompactionOverhead:  cmp.Or(h.cfg.KeptEntries, compactionOverhead),
 		MaxInMemLogSize:     maxInMemoryLog,
 		WaitReady:           true,
 		IsNonVoting:         birth.joined,
@@ -416,6 +407,7 @@ func (h *Host) tick() {
 		h.mu.Unlock()
 		for _, r := range replicas {
 			r.tick()
+			r.keepLogShort()
 		}
 	}
 }

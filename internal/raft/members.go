@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/lni/dragonboat/v4"
 )
@@ -89,37 +88,4 @@ func (r *Replica) step(ctx context.Context, propose func(context.Context) error)
 // stepTime bounds a question or a step of membership: a round of Raft takes no longer, if it works.
 func (r *Replica) stepTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, r.host.attempt(), ErrTimeout)
-}
-
-// cutPause lies between two looks at whether the log has been cut.
-const cutPause = 10 * time.Millisecond
-
-// CutLog drops the first entry of this replica's log, unless that is gone already: a replica that
-// joins and has nothing can then be given a snapshot alone, as it has to (received.go).
-func (r *Replica) CutLog(ctx context.Context) error {
-	log, err := r.nh.GetLogReader(r.shardID)
-	if err != nil {
-		return fmt.Errorf("read log of shard %d: %w", r.shardID, err)
-	}
-	if first, _ := log.GetRange(); first > 1 {
-		return nil
-	}
-	ctx, cancel := r.stepTime(ctx)
-	defer cancel()
-	_, err = r.nh.SyncRequestSnapshot(ctx, r.shardID, dragonboat.SnapshotOption{OverrideCompactionOverhead: true, CompactionIndex: 1})
-	if err != nil {
-		return fmt.Errorf("cut log of shard %d: %w", r.shardID, err)
-	}
-	for {
-		if first, _ := log.GetRange(); first > 1 {
-			return nil
-		}
-		t := time.NewTimer(cutPause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return context.Cause(ctx)
-		}
-	}
 }

@@ -56,6 +56,9 @@ type Replica struct {
 	ctx    context.Context //nolint:containedctx // lives as long as the replica
 	cancel context.CancelFunc
 
+	// cutting says that the log is being cut, and cut is how far the state had applied when it was last (cut.go).
+	cutting atomic.Bool
+	cut     atomic.Uint64
 	// recovered is set, for good, when the state holds all that it ever showed
 	// (recovered.go).
 	recovered atomic.Bool
@@ -322,6 +325,7 @@ func (r *Replica) advanced(p progress) {
 // jumped takes over the progress of a state that came as a snapshot. The
 // replica can't lead in the term it led before: it was behind.
 func (r *Replica) jumped(p progress) {
+	r.cut.Store(p.index)
 	r.mu.Lock()
 	r.applied = p
 	r.begun = max(r.begun, p.term)

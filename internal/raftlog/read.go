@@ -40,6 +40,20 @@ func (l *Log) GetSnapshot(shardID, replicaID uint64) (raftpb.Snapshot, error) {
 	return raftpb.Snapshot{}, nil
 }
 
+// Size returns the bytes of a replica's entries.
+func (l *Log) Size(shardID, replicaID uint64) (bytes uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.replicas[member{shardID, replicaID}]
+	if r == nil {
+		return 0
+	}
+	for _, p := range r.entries {
+		bytes += uint64(p.length)
+	}
+	return bytes
+}
+
 // ReadRaftState returns a replica's state, and which entries there are behind snapshotIndex, or
 // raftio.ErrNoSavedLog. The commit index may be lower than it was known to be.
 func (l *Log) ReadRaftState(shardID, replicaID, snapshotIndex uint64) (raftio.RaftState, error) {
