@@ -17,8 +17,8 @@ import (
 type hold struct {
 	// id is the transaction's, for the caller to choose. It is never used again.
 	id string
-	// bound is the store's revision where the hold came in. Whatever the transaction will
-	// insert has a higher one.
+	// bound is the store's revision where the hold came in, or a higher one up to which the caller
+	// knows that nothing is missing. Whatever the transaction will insert has a higher one.
 	bound int64
 	// shared are the keys that nobody else may change, and exclusive those that nobody
 	// else may read in a command either, and that the transaction may change.
@@ -144,18 +144,18 @@ func (s *Store) AskAgain() {
 }
 
 // Hold lets a transaction hold keys, until Insert or Release. The caller has found that they
-// meet no other hold, and never uses the id again. It returns the hold's bound: whatever
-// is inserted must have a higher revision.
-func (w *Writer) Hold(id string, shared, exclusive keys.Set) (bound int64, err error) {
-	h := &hold{id: id, bound: w.rev, shared: shared, exclusive: exclusive}
+// meet no other hold, and never uses the id again. The hold's bound is above, or the store's revision
+// if that is higher: whatever is inserted must have a higher one.
+func (w *Writer) Hold(id string, above int64, shared, exclusive keys.Set) error {
+	h := &hold{id: id, bound: max(above, w.rev), shared: shared, exclusive: exclusive}
 	if err := w.batch.Set(w.layout.hold(id), h.encode(), nil); err != nil {
-		return 0, fmt.Errorf("write hold: %w", err)
+		return fmt.Errorf("write hold: %w", err)
 	}
 	i, _ := w.holds.search(id)
 	w.holds = slices.Insert(slices.Clone(w.holds), i, h)
 	w.held = append(w.held, exclusive)
 	w.reheld, w.changed = true, true
-	return h.bound, nil
+	return nil
 }
 
 // Release ends the hold of a transaction, if there is one.
@@ -218,9 +218,6 @@ func (s *Store) loadHolds(st *state) (err error) {
 			return fmt.Errorf("load hold %x: %w", id, err)
 		}
 		h, err := decodeHold(id, v)
-		if err == nil && h.bound > st.rev {
-			err = ErrCorrupt
-		}
 		if err != nil {
 			return fmt.Errorf("load hold %x: %w", id, err)
 		}

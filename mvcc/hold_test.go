@@ -110,11 +110,11 @@ func (x *holdMachine) begin(t *rapid.T) {
 	}
 	x.n++
 	h.id = fmt.Sprint(rapid.IntRange(0, 9).Draw(t, "id"), ".", x.n)
-	bound, err := x.writer().Hold(h.id, keys.NewSet(h.shared...), keys.NewSet(h.exclusive...))
-	if err != nil || bound != x.m.rev || !x.w.Holds(h.id) {
-		t.Fatalf("hold: bound %d, %v, want %d", bound, err, x.m.rev)
+	above := x.m.rev + rapid.Int64Range(-1, 3).Draw(t, "above")
+	h.bound = max(x.m.rev, above)
+	if err := x.writer().Hold(h.id, above, keys.NewSet(h.shared...), keys.NewSet(h.exclusive...)); err != nil || !x.w.Holds(h.id) {
+		t.Fatalf("hold: %v", err)
 	}
-	h.bound = bound
 	x.transactions = append(x.transactions, h)
 }
 
@@ -306,20 +306,24 @@ func TestHoldRecord(t *testing.T) {
 	e := memEnv(t)
 	e.put("a", "1")
 	e.apply(func(w *Writer) {
-		if _, err := w.Hold("x", nil, keys.NewSet(keys.Point([]byte("a")))); err != nil {
+		if err := w.Hold("x", 4, nil, keys.NewSet(keys.Point([]byte("a")))); err != nil {
 			t.Fatal(err)
 		}
 	})
-	for rev := int64(2); rev < 4; rev++ {
-		if got := e.s.ResolvedOf(keys.Point([]byte("a"))); got != 2 {
-			t.Fatalf("resolved up to %d at %d, want 2", got, rev)
+	restart := func() {
+		e.close()
+		e.open()
+	}
+	restart()
+	for rev := int64(2); rev < 7; rev++ {
+		if got := e.s.ResolvedOf(keys.Point([]byte("a"))); got != min(rev, 4) || e.s.HeldFrom() != 4 {
+			t.Fatalf("resolved up to %d at %d, held from %d, want %d and 4", got, rev, e.s.HeldFrom(), min(rev, 4))
 		}
 		e.put("b", "1")
 	}
-	e.close()
-	e.open()
-	if got := e.s.ResolvedOf(); got != 2 {
-		t.Fatalf("resolved up to %d after a restart, want 2", got)
+	restart()
+	if got := e.s.ResolvedOf(); got != 4 {
+		t.Fatalf("resolved up to %d after a restart, want 4", got)
 	}
 	for _, b := range [][]byte{nil, {2}, {1}, {1, 2}, append((&hold{bound: 2}).encode(), 0)} {
 		if _, err := decodeHold("x", b); err == nil {

@@ -25,7 +25,7 @@ func TestCompactionBehindAHold(t *testing.T) {
 				var rev int64
 				held := keys.NewSet(keys.Point([]byte("b")))
 				e.apply(func(w *Writer) {
-					if _, err := w.Hold("t", nil, held); err != nil {
+					if err := w.Hold("t", 0, nil, held); err != nil {
 						t.Fatal(err)
 					}
 				})

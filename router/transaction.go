@@ -93,6 +93,9 @@ func (r *Router) bootNumber(ctx context.Context) (uint64, error) {
 // how.
 func (r *Router) writesWide() bool { return r.wideWrites && r.system.State().CommitsWide() }
 
+// PreparesUnnumbered reports whether Prepares take no numbers: all nodes must know them.
+func (r *Router) PreparesUnnumbered() bool { return r.system.State().PreparesUnnumbered() }
+
 // wideTxn runs a transaction over several shards, which names keys to write.
 func (r *Router) wideTxn(ctx context.Context, req *pb.TxnRequest, check func(access) error) (*pb.TxnResponse, error) {
 	t, err := r.newWide(req)

@@ -69,7 +69,7 @@ func (r *dataRun) command(c raft.Command, want bool) (result any, rejected, fail
 		return r.guarded(c, want)
 	case kindAttached:
 		return r.attached(c, want)
-	case kindPrepare:
+	case kindPrepare, kindPrepareUnnumbered:
 		return r.checked(c, r.prepare)
 	case kindDecide:
 		return r.checked(c, r.decide)
@@ -127,7 +127,7 @@ func (r *dataRun) run(c raft.Command, want bool) (result any, err error) {
 		result, err = r.abort(c.Payload)
 	case kindForgetCommitted:
 		err = r.forgetCommitted(c.Payload)
-	case kindGuarded, kindAttached, kindPrepare, kindDecide:
+	case kindGuarded, kindAttached, kindPrepare, kindPrepareUnnumbered, kindDecide:
 		fallthrough
 	default:
 		err = fmt.Errorf("command of kind %d: %w", c.Kind, keys.ErrNewer)

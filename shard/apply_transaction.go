@@ -17,9 +17,10 @@ var ErrAborted = errors.New("shard: the transaction is aborted")
 // Transactions over several shards (internal/commit). Each has a number: that of the entry that
 // commits it, at its home. What holds of the log of each shard:
 //
-//   - A Prepare takes a number, so that promises see it as a write of what it holds. It applies
-//     before the transaction's own number is asked for. So a state at that revision or above,
-//     and one behind a promise of it, has the hold or the changes.
+//   - A Prepare applies before the transaction's own number is asked for, and promises see it as a write
+//     of what it holds. So a state at that revision or above, and one behind a promise of it, has
+//     the hold or the changes. It takes no number, but one to carry that the transaction's is above
+//     (raft.Proposal.Announces); until all nodes know that it takes one as a write does.
 //   - Holds are enforced where commands apply. A command that meets one is turned away, also one
 //     that was numbered before.
 //   - The first of a decision and an abort that applies at the home wins: the decision needs the
@@ -123,8 +124,7 @@ func (r *dataRun) prepare(c raft.Command, outdated bool, payload []byte) (any, e
 			return nil, err
 		}
 	}
-	r.w.Reach(c.Number)
-	if _, err := r.w.Hold(p.ID.Key(), p.Reads, p.Writes); err != nil {
+	if err := r.w.Hold(p.ID.Key(), c.Number, p.Reads, p.Writes); err != nil {
 		return nil, err
 	}
 	if err := r.d.transactions.Hold(r.batch, &p); err != nil {

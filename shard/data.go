@@ -75,6 +75,8 @@ const (
 	// decides that they end, and the other changes nothing.
 	kindLeaseEnd        Kind = 25
 	KindLeaseRevokeHere Kind = 26
+	// kindPrepareUnnumbered is kindPrepare that takes no number: it carries one that the transaction's is above.
+	kindPrepareUnnumbered Kind = 27
 )
 
 // Data is a replica of a data shard: versioned keys and leases.

@@ -47,6 +47,8 @@ func (deadShards) Open(context.Context, commit.ID) bool { return false }
 
 func (deadShards) EndsTogether() bool { return false }
 
+func (deadShards) PreparesUnnumbered() bool { return false }
+
 func (deadShards) End(context.Context, uint64, lease.Ref) error { return raft.ErrNotLeader }
 
 // A shard without a leader holds up the ends of the leases that have keys there, and

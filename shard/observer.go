@@ -55,7 +55,7 @@ var operations = map[Kind]string{
 	// etcd has none of these.
 	kindGuarded: "", kindFence: "", kindFirstShape: "", kindOrder: "", kindSweep: "", kindAttached: "",
 	kindLeaseRegister: "", kindLeaseForget: "", kindDropTombstones: "",
-	kindPrepare: "", kindFinish: "", kindAbort: "", kindForgetCommitted: "",
+	kindPrepare: "", kindPrepareUnnumbered: "", kindFinish: "", kindAbort: "", kindForgetCommitted: "",
 }
 
 // observe tells of a command that was applied.

@@ -74,6 +74,10 @@ func (d *Data) take(ctx context.Context, p raft.Proposal, g *Guard, s *Step) (o 
 		p.Payload = append(appendChecks(nil, g, nil), s.payload()...)
 		return d.replica.Decide(ctx, p)
 	}
+	prepare := kindPrepare
+	if others := d.others.Load(); others != nil && (*others).PreparesUnnumbered() {
+		prepare, p.Numbers, p.Announces = kindPrepareUnnumbered, 0, true
+	}
 	w := d.line.enter(s.Prepare)
 	defer func() {
 		if d.line.leave(w) {
@@ -88,7 +92,7 @@ func (d *Data) take(ctx context.Context, p raft.Proposal, g *Guard, s *Step) (o 
 		return d.Shape().Owned.Covers(keys.LeasePositions(id)) || d.leases.Holds(id)
 	})
 	return d.attachOnce(ctx, p, foreign, func(v []verdict) (Kind, []byte) {
-		return kindPrepare, append(appendChecks(nil, g, v), s.payload()...)
+		return prepare, append(appendChecks(nil, g, v), s.payload()...)
 	})
 }
 

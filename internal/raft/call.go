@@ -15,10 +15,14 @@ type Proposal struct {
 	// Numbers is how many of the oracle's numbers the command needs, 0 for one that
 	// has no place in the order of revisions. They follow each other.
 	Numbers int
+	// Announces says, in place of Numbers, that whoever sent the command asks for a number when it has
+	// applied. The command carries one that this is above: the highest that was used or promised
+	// before. Promises see it as a write with the next.
+	Announces bool
 	// Follows is the number behind which a command without numbers has its place in the log: of
 	// those that have theirs at this leader lower ones go first. 0 is for any place.
 	Follows int64
-	// Writes are the keys that a command with numbers may write.
+	// Writes are the keys that a command with numbers may write, or one that announces a number.
 	Writes Writes
 	// ID names the command if it comes from another node; else it is the zero id and
 	// one is drawn.
@@ -67,7 +71,7 @@ type Outcome struct {
 type call struct {
 	// Proposal.Payload is nil if fill makes it when the command leaves the queue.
 	Proposal
-	// number is the first of the command's numbers, 0 for a command without.
+	// number is the first of the command's numbers, or what it carries that announces one; else 0.
 	number int64
 	// fill makes the payload at the moment the command is proposed; false
 	// says that there is nothing left to do. The leader's mutex is not held.

@@ -44,7 +44,8 @@ type Kind uint8
 // while it is being applied it is valid only until Apply returns.
 type Command struct {
 	ID CommandID
-	// Number is the first of the command's numbers, 0 if it has none.
+	// Number is the first of the command's numbers, 0 if it has none; of one that announces a number
+	// it is lower than that.
 	Number int64
 	// Compacted is the compaction revision that the cluster had when the command got
 	// its number, -1 before the first compaction and without a number. The shard's

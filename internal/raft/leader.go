@@ -132,7 +132,7 @@ func (r *Replica) stepDown(err error) {
 // clearLocked takes out of the leader's memory the calls that have not been
 // proposed, and returns them. r.mu must be held.
 func (r *Replica) clearLocked() []*call {
-	calls := append(r.queue, r.waiting...)
+	calls := append(append(r.queue, r.announcing...), r.waiting...)
 	for _, a := range r.asks {
 		a.turn.end()
 		calls = append(calls, a.calls...)
@@ -141,7 +141,10 @@ func (r *Replica) clearLocked() []*call {
 		calls = append(calls, g.calls...)
 		g.leave()
 	}
-	r.queue, r.waiting, r.asks, r.ready = nil, nil, nil, nil
+	if r.announced != nil {
+		r.announced.leave()
+	}
+	r.queue, r.announcing, r.announced, r.waiting, r.asks, r.ready = nil, nil, nil, nil, nil, nil
 	return calls
 }
 

@@ -50,7 +50,7 @@ type ask struct {
 func (a *ask) count() int {
 	n := 0
 	for _, c := range a.calls {
-		n += c.Numbers
+		n += c.count()
 	}
 	return n
 }
@@ -127,19 +127,31 @@ func (r *Replica) asksLocked() bool {
 	return r.serving != 0 && !r.held && len(r.waiting) > 0 && len(r.asks) < maxAsks
 }
 
-// awaitTurn waits for a turn, and has numbers be asked for if that is still wanted then.
+// awaitTurn waits for a turn, and uses it if that is still wanted then.
 func (r *Replica) awaitTurn() {
 	defer r.wg.Done()
 	turn := r.host.turns.take(r.ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.awaitingTurn = false
-	if r.asksLocked() {
+	r.useTurnLocked(turn)
+	r.wake()
+}
+
+// wantsTurnLocked reports whether there is something to do that takes a turn. r.mu must be held.
+func (r *Replica) wantsTurnLocked() bool { return r.asksLocked() || r.announcesLocked() }
+
+// useTurnLocked gives a turn to what goes without a request first, or has numbers be asked for. r.mu
+// must be held.
+func (r *Replica) useTurnLocked(turn turn) {
+	switch {
+	case r.announcesLocked():
+		r.announced = &group{turn: turn}
+	case r.asksLocked():
 		r.askLocked(turn)
-	} else {
+	default:
 		turn.end()
 	}
-	r.wake()
 }
 
 // askLocked sends the calls that wait for numbers on their way to the oracle, as many
@@ -186,7 +198,7 @@ func (r *Replica) attempt(a *ask, by Leading, pause time.Duration) {
 	case !slices.Contains(r.asks, a):
 		// The term has ended.
 	case err == nil:
-		a.block, a.ok = block, true
+		a.block, a.ok, r.noted = block, true, by.Term
 		r.admitLocked()
 	default:
 		if dropped = a.dropLocked(); len(a.calls) > 0 {
@@ -233,7 +245,7 @@ func (r *Replica) admitLocked() {
 		number := a.block.First
 		for _, c := range a.calls {
 			c.number = number
-			number += int64(c.Numbers)
+			number += int64(c.count())
 		}
 		r.used = number - 1
 		r.ready = append(r.ready, &group{calls: a.calls, first: a.block.First, compacted: a.block.Compacted, turn: a.turn})

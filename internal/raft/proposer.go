@@ -12,9 +12,9 @@ import (
 
 // The proposer turns the calls that wait into Raft entries.
 //
-//  1. Take what waits and needs no number, and the groups that have theirs
+//  1. Take what waits and needs no number of its own, and the groups that have theirs
 //     (numbers.go), up to maxBatchCommands and maxBatchBytes. A command that follows a
-//     number goes behind the groups of lower ones.
+//     number goes behind the groups of lower ones, and what announces numbers before all (announce.go).
 //  2. Give the batch the term's next number and enter it into flight.
 //  3. Hand it to dragonboat.
 //  4. The state machine settles it when it has applied; a later batch of the
@@ -120,11 +120,14 @@ func (r *Replica) submit(c *call) error {
 		return ErrStopped
 	case r.serving == 0, c.Term != 0 && c.Term != r.serving:
 		return ErrNotLeader
-	case len(r.queue)+len(r.waiting) >= maxQueue:
+	case len(r.queue)+len(r.announcing)+len(r.waiting) >= maxQueue:
 		return ErrTooManyRequests
 	}
 	line := &r.queue
-	if c.Numbers > 0 {
+	switch {
+	case c.Announces && r.noted == r.serving:
+		line = &r.announcing
+	case c.count() > 0:
 		line = &r.waiting
 	}
 	*line = append(*line, c)
@@ -146,16 +149,16 @@ func (r *Replica) proposer() {
 		r.mu.Lock()
 		term := r.serving
 		switch {
-		case r.asksLocked() && !r.awaitingTurn:
+		case r.wantsTurnLocked() && !r.awaitingTurn:
 			if turn, ok := r.host.turns.try(); ok {
-				r.askLocked(turn)
+				r.useTurnLocked(turn)
 			} else {
 				r.awaitingTurn = true
 				r.wg.Add(1)
 				go r.awaitTurn()
 			}
 			r.mu.Unlock()
-		case term != 0 && !r.held && len(r.flight) < maxFlight && len(r.queue)+len(r.ready) > 0:
+		case term != 0 && !r.held && len(r.flight) < maxFlight && (len(r.queue)+len(r.ready) > 0 || r.announced != nil):
 			f := r.takeLocked(term)
 			r.mu.Unlock()
 			r.send(f, true)
@@ -167,7 +170,7 @@ func (r *Replica) proposer() {
 			}
 			succeeded = doubtful
 			r.send(&flight{term: term}, false)
-		case len(r.flight)+len(r.queue)+len(r.waiting)+len(r.asks)+len(r.ready) == 0 && !r.awaitingTurn, r.closed:
+		case len(r.flight)+len(r.queue)+len(r.announcing)+len(r.waiting)+len(r.asks)+len(r.ready) == 0 && !r.awaitingTurn, r.closed:
 			r.proposing = false
 			r.mu.Unlock()
 			return
@@ -200,6 +203,7 @@ func (r *room) take(calls ...*call) bool {
 func (r *Replica) takeLocked(term uint64) *flight {
 	f := &flight{term: term}
 	var room room
+	r.takeAnnouncingLocked(f, &room)
 	r.takePlainLocked(f, &room)
 	for len(r.ready) > 0 && room.take(r.ready[0].calls...) {
 		f.groups = append(f.groups, r.ready[0])
@@ -249,7 +253,7 @@ func (r *Replica) needsSuccessorLocked(term uint64) bool {
 // send proposes a batch. Calls that nobody waits for any more, or that withdraw,
 // are left out; a batch of calls of which none is left is not sent.
 func (r *Replica) send(f *flight, wanted bool) {
-	calls, body := r.encode(f.calls)
+	calls, body, numbered := r.encode(f.calls)
 	r.Stall("batch")
 	r.mu.Lock()
 	f.calls, r.sending = calls, nil
@@ -263,7 +267,7 @@ func (r *Replica) send(f *flight, wanted bool) {
 	f.number = r.number
 	r.flight = append(r.flight, f)
 	r.mu.Unlock()
-	header := batchHeader{term: f.term, number: f.number, count: uint64(len(calls)), numbered: len(f.groups) > 0, compacted: -1}
+	header := batchHeader{term: f.term, number: f.number, count: uint64(len(calls)), numbered: numbered, compacted: -1}
 	for _, g := range f.groups {
 		header.compacted = max(header.compacted, g.compacted)
 	}
@@ -284,16 +288,15 @@ func (r *Replica) send(f *flight, wanted bool) {
 	r.log.Debug("batch refused", slog.Uint64("shard", r.shardID), slog.Any("error", err))
 }
 
-// encode returns the calls that are still wanted and their commands.
-func (r *Replica) encode(calls []*call) ([]*call, []byte) {
+// encode returns the calls that are still wanted and their commands, with numbers if some call has one.
+func (r *Replica) encode(calls []*call) (kept []*call, body []byte, numbered bool) {
 	size := 0
-	numbered := false
 	for _, c := range calls {
 		size += len(c.Payload) + 32
 		numbered = numbered || c.number != 0
 	}
-	body := make([]byte, 0, size)
-	kept := make([]*call, 0, len(calls))
+	body = make([]byte, 0, size)
+	kept = make([]*call, 0, len(calls))
 	for _, c := range calls {
 		if c.abandoned.Load() {
 			c.settled(Outcome{Err: ErrNotApplied})
@@ -314,7 +317,7 @@ func (r *Replica) encode(calls []*call) ([]*call, []byte) {
 		body = appendCommand(body, Command{ID: id, Number: c.number, Kind: c.Kind, Payload: payload}, numbered)
 		kept = append(kept, c)
 	}
-	return kept, body
+	return kept, body, numbered
 }
 
 // waitingLocked returns the batches that dragonboat has still to speak of.

@@ -89,6 +89,11 @@ type Replica struct {
 	// queue holds the calls without numbers that wait for a place in a batch, oldest
 	// first.
 	queue []*call
+	// announcing holds the calls that announce numbers and wait for a place in a batch, oldest first,
+	// and announced is the group that they will be, once it has its turn. Invariant: announced is nil
+	// while there are none.
+	announcing []*call
+	announced  *group
 	// waiting holds the calls that wait for a request for numbers, oldest first.
 	waiting []*call
 	// asks are the requests for numbers whose calls have none yet, in the order in
@@ -103,6 +108,8 @@ type Replica struct {
 	// promised is the highest revision that was promised; used is the highest number
 	// that a call got. Invariant: no call gets a number up to either.
 	promised, used int64
+	// noted is the newest term in which the oracle has answered a request for numbers.
+	noted uint64
 	// vouched is what Raft has proved last that the oracle can go on from (together.go).
 	vouched Claim
 	// expected holds, by the sequence of their ids, the calls whose commands this node

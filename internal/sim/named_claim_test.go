@@ -14,12 +14,18 @@ import (
 
 // promiseTogether has node 1 promise all keys of a shard up to rev as those promise that
 // watches wait for, and returns what comes of it within a time.
-func (c *cluster) promiseTogether(id uint64, rev int64, within time.Duration) (err error) {
+func (c *cluster) promiseTogether(id uint64, rev int64, within time.Duration) error {
+	c.tb.Helper()
+	return c.promiseAt(1, id, rev, within)
+}
+
+// promiseAt is promiseTogether of another node.
+func (c *cluster) promiseAt(node, id uint64, rev int64, within time.Duration) (err error) {
 	c.tb.Helper()
 	ctx, cancel := context.WithTimeout(c.tb.Context(), within)
 	defer cancel()
 	answers := 0
-	shard.PromiseEach(ctx, rev, []*shard.Data{c.node(1).shards[id]}, func(_ *shard.Data, _ uint64, failed error) {
+	shard.PromiseEach(ctx, rev, []*shard.Data{c.node(node).shards[id]}, func(_ *shard.Data, _ uint64, failed error) {
 		answers++
 		err = failed
 	})
@@ -34,6 +40,13 @@ func (c *cluster) promiseTogether(id uint64, rev int64, within time.Duration) (e
 // the shards in deaf either.
 func (c *cluster) depose(deaf ...uint64) int64 {
 	c.tb.Helper()
+	c.replace(deaf...)
+	return c.node(3).put(c.tb, "b/x", "1")
+}
+
+// replace is depose without the put.
+func (c *cluster) replace(deaf ...uint64) {
+	c.tb.Helper()
 	if err := c.node(1).shards[shardB].Replica().Transfer(3); err != nil {
 		c.tb.Fatal(err)
 	}
@@ -43,12 +56,11 @@ func (c *cluster) depose(deaf ...uint64) int64 {
 	})
 	for range 10_000 {
 		if c.leads(shardB) == c.node(3) {
-			return c.node(3).put(c.tb, "b/x", "1")
+			return
 		}
 		time.Sleep(time.Millisecond)
 	}
 	c.tb.Fatal("node 3 does not succeed")
-	return 0
 }
 
 // Once Raft has proved a leadership, the oracle does so for promises: no read of Raft in the
