@@ -37,15 +37,8 @@ func (s clusterService) IsLearner() bool { return s.State().Nodes[s.MemberID()].
 // AddMember takes a member in, whose node is then started.
 func (s clusterService) AddMember(ctx context.Context, peerURLs []string, learner bool) (id uint64, err error) {
 	err = s.judged(ctx, func(state *system.State) error {
-		if s.strict && !learner {
-			if err := s.mayVote(state, 0); err != nil {
-				return err
-			}
-			for _, m := range voting(state) {
-				if !s.reached(m.ID) {
-					return system.ErrUnhealthy
-				}
-			}
+		if err := s.rules(ctx, state).mayCome(learner); err != nil {
+			return err
 		}
 		id, err = s.Cluster.AddMember(ctx, peerURLs, learner, state.Cluster.Members)
 		return err
@@ -65,10 +58,8 @@ func (s clusterService) PromoteMember(ctx context.Context, id uint64) error {
 		case !s.caughtUp(ctx, id):
 			return system.ErrLearnerBehind
 		}
-		if s.strict {
-			if err := s.mayVote(state, id); err != nil {
-				return err
-			}
+		if err := s.rules(ctx, state).mayVote(); err != nil {
+			return err
 		}
 		return s.Cluster.PromoteMember(ctx, id, state.Cluster.Members)
 	})
@@ -88,10 +79,8 @@ func (s clusterService) RemoveMember(ctx context.Context, id uint64) error {
 		case m.Leaving:
 			return nil
 		}
-		if !m.Learner {
-			if err := s.mayGo(ctx, state, id); err != nil {
-				return err
-			}
+		if err := s.rules(ctx, state).mayGo(m); err != nil {
+			return err
 		}
 		return s.Cluster.RemoveMember(ctx, id, state.Cluster.Members)
 	})
@@ -136,67 +125,16 @@ func (s clusterService) await(ctx context.Context, done func(ctx context.Context
 	return nil
 }
 
-// voting returns the members that vote, or will.
-func voting(state *system.State) []system.NodeRecord {
-	var all []system.NodeRecord
-	for _, m := range state.SortedNodes() {
-		if !m.Learner {
-			all = append(all, m)
-		}
+// rules returns what judges changes of these members.
+func (s clusterService) rules(ctx context.Context, state *system.State) *memberRules {
+	return &memberRules{
+		state: state, strict: s.strict,
+		reached: func(id uint64, long bool) bool {
+			since, ok := s.node.peers.mesh.ReachedFor(id)
+			return id == s.MemberID() || ok && (!long || since >= silentElections*s.node.electionTimeout)
+		},
+		caughtUp: func(id uint64) bool { return s.caughtUp(ctx, id) },
 	}
-	return all
-}
-
-// mayVote judges as etcd does whether one more member may vote: those that have started must be a majority then. A
-// learner that is promoted has started.
-func (s clusterService) mayVote(state *system.State, learner uint64) error {
-	all, started := 1, 0
-	if learner != 0 {
-		started = 1
-	}
-	for _, m := range voting(state) {
-		all++
-		if m.Started() {
-			started++
-		}
-	}
-	if learner == 0 && started == 1 && all == 2 {
-		return nil // one alone grows
-	}
-	if started < all/2+1 {
-		return system.ErrNotStarted
-	}
-	return nil
-}
-
-// mayGo judges whether a member that votes may be removed: the others must have started, and, as far as this node
-// knows, a majority of them must be there and have caught up in each shard.
-func (s clusterService) mayGo(ctx context.Context, state *system.State, id uint64) error {
-	all, started, live := 0, 0, 0
-	for _, m := range voting(state) {
-		if m.ID == id {
-			continue
-		}
-		all++
-		if m.Started() {
-			started++
-		}
-		if !m.Leaving && s.reached(m.ID) && s.caughtUp(ctx, m.ID) {
-			live++
-		}
-	}
-	switch {
-	case (s.strict || all == 0) && started < all/2+1:
-		return system.ErrNotStarted
-	case live < all/2+1:
-		return system.ErrUnhealthy
-	}
-	return nil
-}
-
-// reached reports whether a node is there, as far as this one knows.
-func (s clusterService) reached(id uint64) bool {
-	return id == s.MemberID() || s.node.peers.reached(id)
 }
 
 // caughtUp reports whether a node has applied about as much as this one in each shard.

@@ -59,8 +59,9 @@ type link struct {
 	// The fields below are protected by mu.
 
 	// failing says that the last attempt to reach the node failed: calls fail at once.
-	// connected says that there is a stream now.
-	failing, connected bool
+	failing bool
+	// connected is when the stream came up that there is now; zero without one.
+	connected time.Time
 	// queue holds the calls that wait to be sent, and queued their bytes.
 	queue  []*call
 	queued int
@@ -165,13 +166,14 @@ func (l *link) gone() {
 func (l *link) up() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.failing, l.connected = false, true
+	l.failing, l.connected = false, time.Now()
 }
 
-func (l *link) reached() bool {
+// reachedFor returns how long there has been a stream, and false where there is none.
+func (l *link) reachedFor() (time.Duration, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.connected
+	return time.Since(l.connected), !l.connected.IsZero()
 }
 
 // fail ends the calls that wait, and makes others fail until the node is reached.
@@ -193,7 +195,7 @@ func (l *link) lose() {
 		c.done <- outcome{err: ErrLost}
 	}
 	clear(l.sent)
-	l.canceled, l.connected = nil, false
+	l.canceled, l.connected = nil, time.Time{}
 	l.pinged, l.pingDue = time.Time{}, false
 }
 

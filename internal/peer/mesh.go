@@ -220,10 +220,19 @@ func (m *Mesh) Forget(node uint64) {
 
 // Reached reports whether calls to the node are carried now.
 func (m *Mesh) Reached(node uint64) bool {
+	_, ok := m.ReachedFor(node)
+	return ok
+}
+
+// ReachedFor returns for how long, without a gap, calls to the node have been carried, and false where they are not now.
+func (m *Mesh) ReachedFor(node uint64) (time.Duration, bool) {
 	m.mu.Lock()
 	l := m.links[node]
 	m.mu.Unlock()
-	return l != nil && l.reached()
+	if l == nil {
+		return 0, false
+	}
+	return l.reachedFor()
 }
 
 // Close ends all streams. Calls end with ErrUnsent or ErrLost; it returns when none of
