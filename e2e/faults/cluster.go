@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,12 +24,14 @@ import (
 type Options struct {
 	// Binary is the server's path; it takes etcd's flags.
 	Binary string
-	// Nodes is how many there are.
-	Nodes int
+	// Nodes is how many there are at first, and Later how many more may join.
+	Nodes, Later int
 	// Dir receives the nodes' directories and logs.
 	Dir string
 	// Args are flags for every node.
 	Args []string
+	// PeerTLS has nodes reach each other over TLS, as Args say.
+	PeerTLS bool
 	// Network, if not nil, gives every node a namespace of its own.
 	Network *Network
 	// Disks, if not nil, gives every node a file system of its own for its directory.
@@ -37,7 +40,8 @@ type Options struct {
 
 // Cluster is the nodes of one cluster.
 type Cluster struct {
-	Nodes []*Node
+	// Nodes are the members, Later those that may join.
+	Nodes, Later []*Node
 }
 
 // Node is one server process and its directory.
@@ -45,9 +49,13 @@ type Node struct {
 	Name   string
 	Client string // host:port
 	args   []string
-	binary string
-	log    string
-	ns     string // network namespace, empty for the test's own
+	// cluster are the flags that say of which cluster the node is.
+	cluster []string
+	// peer is where other nodes reach it, and data its directory.
+	peer, data string
+	binary     string
+	log        string
+	ns         string // network namespace, empty for the test's own
 
 	mu sync.Mutex
 	// cmd is the process, nil while there is none; waited yields its end. Protected by mu.
@@ -58,8 +66,7 @@ type Node struct {
 // New lays out a cluster and starts nothing.
 func New(o Options) (*Cluster, error) {
 	c := &Cluster{}
-	var peers []string
-	for i := range o.Nodes {
+	for i := range o.Nodes + o.Later {
 		name := fmt.Sprintf("n%d", i+1)
 		n := &Node{Name: name, binary: o.Binary, log: filepath.Join(o.Dir, name+".log")}
 		var client, peer string
@@ -73,21 +80,32 @@ func New(o Options) (*Cluster, error) {
 			}
 			client, peer = addrs[0], addrs[1]
 		}
-		n.Client = client
+		n.Client, n.peer = client, "http://"+peer
+		if o.PeerTLS {
+			n.peer = "https://" + peer
+		}
 		data := o.Dir
 		if o.Disks != nil {
 			data = o.Disks.disks[i].data
 		}
+		n.data = filepath.Join(data, name)
 		n.args = append([]string{
-			"--name", name, "--data-dir", filepath.Join(data, name),
+			"--name", name, "--data-dir", n.data,
 			"--listen-client-urls", "http://" + client, "--advertise-client-urls", "http://" + client,
-			"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer,
+			"--listen-peer-urls", n.peer, "--initial-advertise-peer-urls", n.peer,
 		}, o.Args...)
-		peers = append(peers, name+"=http://"+peer)
-		c.Nodes = append(c.Nodes, n)
+		if i < o.Nodes {
+			c.Nodes = append(c.Nodes, n)
+		} else {
+			c.Later = append(c.Later, n)
+		}
+	}
+	var peers []string
+	for _, n := range c.Nodes {
+		peers = append(peers, n.Name+"="+n.peer)
 	}
 	for _, n := range c.Nodes {
-		n.args = append(n.args, "--initial-cluster", strings.Join(peers, ","))
+		n.cluster = []string{"--initial-cluster", strings.Join(peers, ",")}
 	}
 	return c, nil
 }
@@ -123,7 +141,7 @@ func (c *Cluster) AwaitHealthy(ctx context.Context) error {
 // Close kills whatever runs.
 func (c *Cluster) Close() error {
 	var errs []error
-	for _, n := range c.Nodes {
+	for _, n := range slices.Concat(c.Nodes, c.Later) {
 		errs = append(errs, n.Kill())
 	}
 	return errors.Join(errs...)
@@ -143,10 +161,11 @@ func (n *Node) Launch() error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(n.binary, n.args...)
+	args := slices.Concat(n.args, n.cluster)
+	cmd := exec.Command(n.binary, args...)
 	if n.ns != "" {
 		// ip would give it a copy of all mounts, and keep those of other clusters in use.
-		cmd = exec.Command("nsenter", append([]string{"--net=/run/netns/" + n.ns, "--", n.binary}, n.args...)...)
+		cmd = exec.Command("nsenter", append([]string{"--net=/run/netns/" + n.ns, "--", n.binary}, args...)...)
 	}
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := errors.Join(cmd.Start(), log.Close()); err != nil {

@@ -43,6 +43,13 @@ var faults = map[string]fault{
 	}},
 	"kill-all": {nil, func(n *Nemesis, _ int, _ *rand.Rand) (func() error, error) { return n.Cluster.killAll() }},
 	"rolling":  {nil, func(n *Nemesis, _ int, _ *rand.Rand) (func() error, error) { return n.Cluster.restartEach() }},
+	"replace": {nil, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
+		return n.Cluster.replace(n.Cluster.Nodes[node], false)
+	}},
+	"lose": {nil, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
+		return n.Cluster.replace(n.Cluster.Nodes[node], true)
+	}},
+	"grow": {nil, func(n *Nemesis, _ int, rnd *rand.Rand) (func() error, error) { return n.Cluster.grow(rnd) }},
 	"isolate": {[]*need{links}, func(n *Nemesis, node int, _ *rand.Rand) (func() error, error) {
 		return n.Gear.Network.Heal, n.Gear.Network.Isolate(node)
 	}},

@@ -38,12 +38,12 @@ func newEnv(t *testing.T, nodes, shards int, kinds []string) *env {
 	t.Helper()
 	bin, err := harness.Server()
 	must(t, err)
-	o := faults.Options{Binary: bin, Nodes: nodes, Dir: t.TempDir()}
+	o := faults.Options{Binary: bin, Nodes: nodes, Later: 1, Dir: t.TempDir()}
 	if splits := faults.Splits(shards); splits != "" {
 		o.Args = []string{"--initial-splits", splits}
 	}
 	e := &env{}
-	e.gear, err = faults.NewGear(kinds, nodes, o.Dir)
+	e.gear, err = faults.NewGear(kinds, nodes+o.Later, o.Dir)
 	must(t, err)
 	t.Cleanup(func() { must(t, e.gear.Close()) })
 	o.Network, o.Disks = e.gear.Network, e.gear.Disks

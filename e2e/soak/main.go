@@ -1,7 +1,7 @@
-// Command soak breaks a cluster of three nodes for as long as asked and ends with a line
+// Command soak breaks a cluster, of three nodes unless told otherwise, for as long as asked and ends with a line
 // that says what it did and found:
 //
-//	go run ./e2e/soak -for 30m -seed 1 -shards 1
+//	go run ./e2e/soak -for 30m -seed 1 -shards 1 -nodes 3
 //
 // As root it gives each node a network namespace and cuts links too, and a file system that
 // it breaks. Faults that the machine does not allow are left out by name. It exits with 1
@@ -48,7 +48,7 @@ func main() {
 type options struct {
 	duration      time.Duration
 	seed          uint64
-	shards        int
+	shards, nodes int
 	longest, rest time.Duration
 	binary, dir   string
 	kinds         string
@@ -60,6 +60,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	f.DurationVar(&o.duration, "for", time.Minute, "how long to break things")
 	f.Uint64Var(&o.seed, "seed", 1, "what the faults are drawn from")
 	f.IntVar(&o.shards, "shards", 1, "`number` of data shards, up to 26")
+	f.IntVar(&o.nodes, "nodes", 3, "`number` of nodes")
 	f.DurationVar(&o.longest, "longest", 15*time.Second, "how long a fault lasts at the most")
 	f.DurationVar(&o.rest, "rest", 3*time.Second, "pause between two faults")
 	f.StringVar(&o.binary, "binary", "", "server to break (default: the one of this module)")
@@ -113,11 +114,11 @@ func soak(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	n := &faults.Nemesis{Report: &faults.Report{}, Kinds: kinds, Longest: o.longest, Rest: o.rest}
-	layout := faults.Options{Binary: o.binary, Nodes: 3, Dir: o.dir}
+	layout := faults.Options{Binary: o.binary, Nodes: o.nodes, Later: 1, Dir: o.dir}
 	if splits := faults.Splits(o.shards); splits != "" {
 		layout.Args = []string{"--initial-splits", splits}
 	}
-	if n.Gear, err = faults.NewGear(kinds, layout.Nodes, o.dir); err != nil {
+	if n.Gear, err = faults.NewGear(kinds, layout.Nodes+layout.Later, o.dir); err != nil {
 		return err
 	}
 	layout.Network, layout.Disks = n.Gear.Network, n.Gear.Disks
