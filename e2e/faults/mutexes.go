@@ -17,7 +17,8 @@ import (
 )
 
 // Mutexes has clients pass locks round with the recipe of etcd's client, and keeps what
-// errors they saw. No session may end, and no lock have two holders.
+// errors they saw. No session may end, no lock have two holders, and each holder's fencing token, the
+// revision that its key was created at, is higher than the one before.
 type Mutexes struct {
 	report  *Report
 	clients []*clientv3.Client
@@ -31,6 +32,8 @@ type Mutexes struct {
 type mutexLock struct {
 	name   string
 	inside atomic.Int32
+	// token is the last holder's.
+	token atomic.Int64
 }
 
 // mutexTTL is that of the sessions, in seconds: longer than nodes take to restart.
@@ -122,11 +125,18 @@ func (m *Mutexes) turn(ctx context.Context, s *concurrency.Session, lock *mutexL
 		m.report.Violation("%s has %d holders", lock.name, n)
 	}
 	try, cancel = context.WithTimeout(ctx, attempt)
-	resp, err := s.Client().Txn(try).If(mutex.IsOwner()).Then(clientv3.OpPut(lock.name+"-guarded", "")).Commit()
+	resp, err := s.Client().Txn(try).If(mutex.IsOwner()).Then(clientv3.OpPut(lock.name+"-guarded", ""), clientv3.OpGet(mutex.Key())).Commit()
 	cancel()
 	m.note(ctx, err)
-	if err == nil && !resp.Succeeded {
+	switch {
+	case err != nil:
+	case !resp.Succeeded:
 		m.report.Violation("%s was lost by its holder", lock.name)
+	default:
+		token := resp.Responses[1].GetResponseRange().Kvs[0].CreateRevision
+		if last := lock.token.Swap(token); token < last { // the same holder may take it again
+			m.report.Violation("%s: token %d after %d", lock.name, token, last)
+		}
 	}
 	sleep(ctx, time.Millisecond)
 	lock.inside.Add(-1)
