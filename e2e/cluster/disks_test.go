@@ -82,17 +82,22 @@ func TestStuckDisk(t *testing.T) {
 }
 
 // systemLeader returns the node that leads the system shard.
-func (c *cluster) systemLeader() int {
+func (c *cluster) systemLeader() (at int) {
 	c.t.Helper()
-	for i, client := range c.clients {
-		s, err := client.Status(c.t.Context(), c.Nodes[i].Client)
-		c.must(err)
-		if s.Leader == s.Header.MemberId {
-			return i
+	c.until("a leader", func(ctx context.Context) error {
+		for i, client := range c.clients {
+			s, err := client.Status(ctx, c.Nodes[i].Client)
+			if err != nil {
+				return err
+			}
+			if s.Leader == s.Header.MemberId {
+				at = i
+				return nil
+			}
 		}
-	}
-	c.t.Fatal("no node leads the system shard")
-	return -1
+		return errNoLeader
+	})
+	return at
 }
 
 // renewThrough renews a lease every second, through one client or another.

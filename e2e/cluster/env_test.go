@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,16 +39,26 @@ func newCluster(tb testing.TB, shards int, kinds []string, args ...string) *clus
 // layCluster is newCluster that starts no node.
 func layCluster(tb testing.TB, shards int, kinds []string, args ...string) *cluster {
 	tb.Helper()
+	o := faults.Options{Nodes: 3, Args: args}
+	if slices.Contains(kinds, "grow") {
+		o.Later = 1
+	}
+	return layNodes(tb, shards, kinds, o)
+}
+
+// layNodes is layCluster of any number of nodes.
+func layNodes(tb testing.TB, shards int, kinds []string, o faults.Options) *cluster {
+	tb.Helper()
 	bin, err := harness.Server()
 	if err != nil {
 		tb.Fatal(err)
 	}
 	c := &cluster{t: tb, shards: shards}
-	o := faults.Options{Binary: bin, Nodes: 3, Dir: tb.TempDir(), Args: args}
+	o.Binary, o.Dir = bin, tb.TempDir()
 	if splits := faults.Splits(shards); splits != "" {
 		o.Args = append(o.Args, "--initial-splits", splits)
 	}
-	if c.gear, err = faults.NewGear(kinds, o.Nodes, o.Dir); err != nil {
+	if c.gear, err = faults.NewGear(kinds, o.Nodes+o.Later, o.Dir); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { c.must(c.gear.Close()) })
@@ -57,7 +68,7 @@ func layCluster(tb testing.TB, shards int, kinds []string, args ...string) *clus
 	}
 	tb.Cleanup(func() {
 		if tb.Failed() {
-			for _, n := range c.Nodes {
+			for _, n := range slices.Concat(c.Nodes, c.Later) {
 				tb.Logf("log of %s:\n%s", n.Name, n.Log())
 			}
 		}
@@ -101,6 +112,9 @@ func (c *cluster) until(what string, fn func(ctx context.Context) error) {
 	}
 }
 
+// errNoLeader is what tests wait out.
+var errNoLeader = errors.New("no node leads the system shard")
+
 // moveLeaders has the node that leads the system shard hand that, and what data shards
 // it leads, to the next node.
 func (c *cluster) moveLeaders(ctx context.Context) error {
@@ -116,7 +130,7 @@ func (c *cluster) moveLeaders(ctx context.Context) error {
 		}
 	}
 	if leader < 0 {
-		return errors.New("no node leads the system shard")
+		return errNoLeader
 	}
 	_, err := c.clients[leader].MoveLeader(ctx, ids[(leader+1)%len(ids)])
 	return err
