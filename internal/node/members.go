@@ -104,7 +104,11 @@ func (s clusterService) judged(ctx context.Context, change func(state *system.St
 		if _, err := s.Members(ctx, true); err != nil {
 			return err
 		}
-		if err = change(s.State()); !errors.Is(err, system.ErrMembersChanged) {
+		state := s.State()
+		if !state.ChangesMembers() {
+			return system.ErrVersion // whatever else is in the way
+		}
+		if err = change(state); !errors.Is(err, system.ErrMembersChanged) {
 			return err
 		}
 	}
