@@ -6,6 +6,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,7 +25,8 @@ const versionMetric = "latchkey_cluster_version"
 // Nodes of an earlier version are replaced by those of this one, one by one, on the same
 // directories, while clients write, watch, keep leases and pass locks round. Nothing that was
 // acknowledged is lost, no lease ends that is kept, no watch misses anything and no lock
-// has two holders. When the last has been replaced, and not before, the cluster version rises.
+// has two holders. When the last has been replaced, and not before, the cluster version rises, and members
+// may come and go.
 func TestUpgradeNodeByNode(t *testing.T) {
 	before := earlier(t)
 	now, err := harness.Server()
@@ -46,7 +49,7 @@ func TestUpgradeNodeByNode(t *testing.T) {
 	use(before)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	c, err := faults.New(faults.Options{Binary: program, Nodes: 3, Dir: dir, Args: []string{"--initial-splits", faults.Splits(shards)}})
+	c, err := faults.New(faults.Options{Binary: program, Nodes: 3, Later: 1, Dir: dir, Args: []string{"--initial-splits", faults.Splits(shards)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +58,7 @@ func TestUpgradeNodeByNode(t *testing.T) {
 			t.Error(err)
 		}
 		if t.Failed() {
-			for _, n := range c.Nodes {
+			for _, n := range slices.Concat(c.Nodes, c.Later) {
 				t.Logf("log of %s:\n%s", n.Name, n.Log())
 			}
 		}
@@ -98,6 +101,9 @@ func TestUpgradeNodeByNode(t *testing.T) {
 			if v := version(ctx, t, n); v != made {
 				t.Errorf("with %d of %d nodes upgraded the cluster version is %v, was %v", i+1, len(c.Nodes), v, made)
 			}
+			if _, err := clients[i].MemberAdd(ctx, []string{"http://127.0.0.1:1"}); err == nil || !strings.Contains(err.Error(), system.ErrVersion.Error()) {
+				t.Errorf("with %d of %d nodes upgraded, adding a member: %v", i+1, len(c.Nodes), err)
+			}
 			// Nodes of both versions lead, and hand over.
 			for range c.Nodes {
 				moveLeader(ctx, t, c, clients)
@@ -116,6 +122,18 @@ func TestUpgradeNodeByNode(t *testing.T) {
 				t.Fatalf("%s: the cluster version does not become %v", n.Name, system.Version)
 			}
 		}
+	}
+	busy(ctx, t, report)
+	// All know members that come and go now.
+	if err := c.Join(ctx, clients[0], c.Later[0], false); err != nil {
+		t.Fatal(err)
+	}
+	busy(ctx, t, report)
+	if err := c.Leave(ctx, clients[0], c.Nodes[2]); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Join(ctx, clients[0], c.Nodes[2], false); err != nil {
+		t.Fatal(err)
 	}
 	busy(ctx, t, report)
 	stop()
