@@ -188,3 +188,43 @@ func TestStepsAreTheLeaders(t *testing.T) {
 		}
 	})
 }
+
+// cutPower stops a node, which loses what it has not synced.
+func (c *cluster) cutPower(nd *testNode) {
+	state := nd.state.(*pvfs.MemFS).CrashClone(pvfs.CrashCloneCfg{})
+	nd.raftFS.SetIgnoreSyncs(true)
+	c.stop(nd)
+	nd.raftFS.ResetToSyncedState()
+	nd.raftFS.SetIgnoreSyncs(false)
+	nd.state = state
+}
+
+// Who is left of two when the other has been removed, and is gone for ever, knows that it is alone after a power cut, too.
+func TestRemovalOutlivesAPowerCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{t: t, name: t.Name(), net: &network{}}
+		defer c.close()
+		for i := uint64(1); i <= 2; i++ {
+			c.nodes = append(c.nodes, &testNode{id: i, raftFS: vfs.NewStrictMem(), state: pvfs.NewCrashableMem()})
+		}
+		for _, nd := range c.nodes {
+			c.start(nd)
+		}
+		a, _ := c.leader(0)
+		if _, err := c.add(a, "x"); err != nil {
+			t.Fatal(err)
+		}
+		gone := c.other(a)
+		c.step(func(r *Replica, version uint64) error { return r.RemoveMember(t.Context(), gone.id, version) })
+		if m := c.members(); len(m.Voters) != 1 {
+			t.Fatalf("members %+v", m)
+		}
+		c.stop(gone)
+		c.cutPower(a)
+		c.start(a)
+		await(t, func() bool { return a.r.Serving() != 0 })
+		if v, err := c.add(a, "x"); err != nil || v != 2 {
+			t.Errorf("add: %d, %v", v, err)
+		}
+	})
+}

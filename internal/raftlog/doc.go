@@ -20,7 +20,8 @@
 // A call that brings entries, a snapshot, or another term or vote returns when its frame is
 // fsynced. One in which only the commit index moved writes its frame and does not wait for the
 // disk: Raft learns that index again, and ReadRaftState returns none that is below the
-// newest snapshot. Calls that come while the disk is busy share the next fsync.
+// newest snapshot. That a change of a shard's members is committed is durable all the same: whose
+// vote is needed hangs on it, and who was removed may be gone for ever. Calls that come while the disk is busy share the next fsync.
 //
 // # Torn and damaged
 //

@@ -2,6 +2,7 @@ package raftlog
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/lni/dragonboat/v4/raftio"
 	"github.com/lni/dragonboat/v4/raftpb"
@@ -49,7 +50,7 @@ func (l *Log) change(items func(b []byte) []byte) error {
 }
 
 // SaveRaftState writes a step of Raft. All updates count or none. It returns when they are
-// durable, or, where only commit indexes moved, at once.
+// durable, or, where only commit indexes moved, and past no change of a shard's members, at once.
 func (l *Log) SaveRaftState(updates []raftpb.Update, _ uint64) error {
 	l.mu.Lock()
 	if l.err != nil {
@@ -71,10 +72,12 @@ func (l *Log) SaveRaftState(updates []raftpb.Update, _ uint64) error {
 	return l.flush(number, durable)
 }
 
-// add adds an update to the frame, and reports whether it must be durable. base is the offset in
+// add adds an update to the frame, and reports whether it must be durable. That a change of the members is committed must be: Raft
+// learns it again from the others, but one that was removed may be gone, and its vote be needed where that is not known. base is the offset in
 // the segment of what l.pending begins with. l.mu must be held.
 func (l *Log) add(u *raftpb.Update, base int64) (durable bool) {
-	if len(u.EntriesToSave) == 0 && raftpb.IsEmptyState(u.State) && raftpb.IsEmptySnapshot(u.Snapshot) {
+	settles := slices.ContainsFunc(u.CommittedEntries, changesMembers)
+	if len(u.EntriesToSave) == 0 && raftpb.IsEmptyState(u.State) && raftpb.IsEmptySnapshot(u.Snapshot) && !settles {
 		return false
 	}
 	m := member{u.ShardID, u.ReplicaID}
@@ -83,7 +86,11 @@ func (l *Log) add(u *raftpb.Update, base int64) (durable bool) {
 		l.pending = appendMessage(l.pending, kindState, m, &s)
 		durable = s.Term != r.state.Term || s.Vote != r.state.Vote
 		r.state = s
+	} else if settles && !raftpb.IsEmptyState(r.state) {
+		// Its commit index may have been written, and not be durable.
+		l.pending = appendMessage(l.pending, kindState, m, &r.state)
 	}
+	durable = durable || settles
 	if u.Snapshot.Index > r.snapshot.Index {
 		l.pending = appendMessage(l.pending, kindInstalled, m, &u.Snapshot)
 		r.install(u.Snapshot)
@@ -94,6 +101,8 @@ func (l *Log) add(u *raftpb.Update, base int64) (durable bool) {
 	}
 	return durable
 }
+
+func changesMembers(e raftpb.Entry) bool { return e.IsConfigChange() }
 
 // addEntries adds entries, but for those that a snapshot holds. It reports whether there were
 // any. l.mu must be held.
