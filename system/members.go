@@ -62,6 +62,8 @@ var (
 	ErrNotStarted = errors.New("too few members have started")
 	// ErrUnhealthy is returned where too few members are there and have caught up for the change.
 	ErrUnhealthy = errors.New("system: too few members are there")
+	// ErrRemoved is returned for a node whose member was removed.
+	ErrRemoved = errors.New("the member has been removed")
 	// ErrLearnerBehind is returned for a learner that has not caught up.
 	ErrLearnerBehind = errors.New("system: learner has not caught up")
 	// ErrOldProgram is returned for a node that joins with a program that does not speak the cluster version.
@@ -148,6 +150,23 @@ func (s *State) refuses(p memberCommand, n NodeRecord, known bool) error {
 	}
 	if p.Learner && learners >= maxLearners {
 		return ErrTooManyLearners
+	}
+	return nil
+}
+
+// Admits judges a node that comes with the instance of its data directory: it returns ErrRemoved for one whose member was
+// removed, ErrInstance for one that was a member with another directory, which may have voted and does not know it any
+// more, and ErrNotMember for any other that the record does not know.
+func (s *State) Admits(node uint64, instance string) error {
+	_, removed := s.Removed[node]
+	known, ok := s.Nodes[node]
+	switch {
+	case removed:
+		return ErrRemoved
+	case !ok:
+		return ErrNotMember
+	case known.Instance != "" && known.Instance != instance:
+		return ErrInstance
 	}
 	return nil
 }

@@ -178,15 +178,14 @@ func (r *membership) urls(node uint64) []string {
 // turned away for good: it may have voted, and does not know it any more. So is one that was removed.
 func (r *membership) admit(h peer.Hello) error {
 	state := r.system.State()
-	if _, removed := state.Removed[h.Node]; removed {
+	err := state.Admits(h.Node, h.Instance)
+	switch {
+	case errors.Is(err, system.ErrRemoved):
 		return peer.ErrRemoved
-	}
-	known, ok := state.Nodes[h.Node]
-	if !ok && (state.Cluster.ID != 0 && !r.joining(state) || replicaOf(r.first, h.Node) == 0) {
-		return fmt.Errorf("node %x is no member of the cluster", h.Node)
-	}
-	if known.Instance != "" && known.Instance != h.Instance {
+	case errors.Is(err, system.ErrInstance):
 		return fmt.Errorf("%w: %s", peer.ErrBarred, returned)
+	case err != nil && (state.Cluster.ID != 0 && !r.joining(state) || replicaOf(r.first, h.Node) == 0):
+		return fmt.Errorf("node %x is no member of the cluster", h.Node)
 	}
 	return nil
 }

@@ -33,15 +33,22 @@ func (r *Replica) Members(ctx context.Context) (Members, error) {
 	return Members{Version: m.ConfigChangeID, Voters: m.Nodes, NonVoting: m.NonVotings, Removed: m.Removed}, nil
 }
 
-// votes reports whether a replica is a voter, by what this one has applied.
-func (r *Replica) votes(replicaID uint64) bool {
+// Voters returns the members that vote, by replica id with the NodeHostIDs of their hosts, and the version of the
+// members, by what this replica has applied.
+func (r *Replica) Voters() (version uint64, voters map[uint64]string) {
 	for _, s := range r.nh.GetNodeHostInfo(dragonboat.NodeHostInfoOption{SkipLogInfo: true}).ShardInfoList {
 		if s.ShardID == r.shardID {
-			_, ok := s.Replicas[replicaID]
-			return ok
+			return s.ConfigChangeIndex, s.Replicas
 		}
 	}
-	return false
+	return 0, nil
+}
+
+// votes reports whether a replica is a voter, by what this one has applied.
+func (r *Replica) votes(replicaID uint64) bool {
+	_, voters := r.Voters()
+	_, ok := voters[replicaID]
+	return ok
 }
 
 // AddNonVoting has a replica on a host follow, which counts for no majority. Like Promote and

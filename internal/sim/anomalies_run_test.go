@@ -312,10 +312,10 @@ func (tr *transactors) check(tb testing.TB) {
 func (c *cluster) unheld(tb testing.TB) {
 	tb.Helper()
 	time.Sleep(2 * time.Second)
-	for _, n := range c.nodes {
-		for id, d := range n.running().shards {
+	for _, p := range c.alive() {
+		for id, d := range p.shards {
 			if met := d.Store().Met(nil, []keys.Span{{}}); len(met) > 0 {
-				tb.Errorf("node %d: shard %d has %d holds left", n.id, id, len(met))
+				tb.Errorf("node %d: shard %d has %d holds left", p.node.id, id, len(met))
 			}
 		}
 	}

@@ -121,7 +121,7 @@ func (ch chaos) stand(w *workload, rnd *rand.Rand) {
 func (c *cluster) terms() (sum uint64) {
 	for _, id := range c.shards() {
 		newest := uint64(0)
-		for _, n := range c.nodes {
+		for _, n := range c.all() {
 			if p := n.running(); p != nil {
 				newest = max(newest, p.replica(id).Leader().Term)
 			}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -13,8 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-	raftvfs "github.com/lni/vfs"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
@@ -54,7 +54,13 @@ type options struct {
 	narrow bool
 	// tick is Raft's, 0 for the short one of most tests.
 	tick time.Duration
+	// members has the cluster change its members: it begins with so many nodes, which drive the steps
+	// of membership, and a monitor watches those. 0 is for a cluster of nodes that stays as it is.
+	members int
 }
+
+// size is how many nodes the cluster begins with.
+func (o *options) size() uint64 { return uint64(cmp.Or(o.members, nodes)) }
 
 // timeout bounds calls as a node does: by what elections take, and a while.
 func (o *options) timeout() time.Duration {
@@ -71,7 +77,12 @@ type cluster struct {
 	options options
 	rnd     *rand.Rand
 	net     *network
-	nodes   []*node
+	// nodes are all that there ever were. Where the members change mu protects it, and monitor watches them.
+	nodes []*node
+	// strays are nodes that nobody may let in; protected by mu.
+	strays  []*node
+	mu      sync.Mutex
+	monitor *monitor
 	// interfere decides on calls between nodes; nil for none.
 	interfere atomic.Pointer[func(call) interference]
 	// stalls says where goroutines stand still; nil for nowhere.
@@ -98,9 +109,12 @@ func newCluster(tb testing.TB, o options) *cluster {
 	runtime.GC()
 	c := &cluster{tb: tb, options: o, rnd: rand.New(rand.NewPCG(o.seed, 1)), net: newNetwork(rand.New(rand.NewPCG(o.seed, 2)))}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	processes := make([]*process, 0, nodes)
-	for id := uint64(1); id <= nodes; id++ {
-		n := &node{c: c, id: id, state: vfs.NewCrashableMem(), raft: raftvfs.NewStrictMem()}
+	if o.members > 0 {
+		c.monitor = newMonitor(c)
+	}
+	processes := make([]*process, 0, o.size())
+	for id := uint64(1); id <= o.size(); id++ {
+		n := newNode(c, id, id)
 		c.nodes = append(c.nodes, n)
 		p, err := n.start()
 		if err != nil {
@@ -111,12 +125,17 @@ func newCluster(tb testing.TB, o options) *cluster {
 	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
 	defer cancel()
 	c.bootstrap(ctx, processes)
+	var served errgroup.Group
 	for _, p := range processes {
-		if err := p.serve(ctx); err != nil {
-			tb.Fatal(err)
-		}
+		served.Go(func() error { return p.serve(ctx) })
+	}
+	if err := served.Wait(); err != nil {
+		tb.Fatal(err)
 	}
 	c.shape(ctx)
+	if c.monitor != nil {
+		c.wg.Go(c.monitor.run)
+	}
 	return c
 }
 
@@ -125,8 +144,8 @@ func newCluster(tb testing.TB, o options) *cluster {
 func (c *cluster) bootstrap(ctx context.Context, processes []*process) {
 	c.tb.Helper()
 	var records []system.NodeRecord
-	for id := uint64(1); id <= nodes; id++ {
-		records = append(records, system.NodeRecord{ID: id, Name: address("node", id)})
+	for _, n := range c.nodes {
+		records = append(records, n.record())
 	}
 	var splits [][]byte
 	for _, s := range c.options.splits {
@@ -202,7 +221,7 @@ func (c *cluster) leader(ctx context.Context, id uint64) *process {
 // nil if there is none.
 func (c *cluster) leads(id uint64) (leader *process) {
 	newest := uint64(0)
-	for _, n := range c.nodes {
+	for _, n := range c.all() {
 		if p := n.running(); p != nil {
 			if term := p.replica(id).Serving(); term > newest {
 				newest, leader = term, p
@@ -223,7 +242,7 @@ func (c *cluster) place(id uint64, to *node) *process {
 		}
 		if p != nil {
 			// A refused request is made again.
-			_ = p.replica(id).Transfer(to.id)
+			_ = p.replica(id).Transfer(to.replica)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -267,7 +286,10 @@ func (c *cluster) setInterfere(f func(call) interference) { c.interfere.Store(&f
 // close ends the cluster.
 func (c *cluster) close() {
 	c.cancel()
-	for _, n := range c.nodes {
+	c.mu.Lock()
+	strays := c.strays
+	c.mu.Unlock()
+	for _, n := range append(c.all(), strays...) {
 		if err := n.die(false, c.rnd); err != nil {
 			c.tb.Error(err)
 		}

@@ -96,7 +96,7 @@ func (c *cluster) deafenSystem(end chan struct{}) {
 		if err != nil {
 			c.tb.Fatal(err)
 		}
-		config := raft.ReplicaConfig{ShardID: id, ReplicaID: n.id, Members: targets("system"), Machine: machine, Bind: func(*raft.Replica) {}}
+		config := raft.ReplicaConfig{ShardID: id, ReplicaID: n.id, Members: n.targets("system"), Machine: machine, Bind: func(*raft.Replica) {}}
 		if n.id == 1 {
 			config.Leads = stopper{end}
 		}

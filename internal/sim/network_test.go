@@ -156,6 +156,7 @@ type parcel struct {
 // transport is one host's end of the network, a raft.Wire.
 type transport struct {
 	net    *network
+	p      *process
 	node   uint64
 	system bool
 	// host is the host's id, address where others reach it.
@@ -188,14 +189,14 @@ func (t *transport) StopListening() {
 }
 
 // arrive hands a parcel to whoever listens at an address now.
-func (n *network) arrive(from, address string, data []byte) {
+func (n *network) arrive(from *transport, address string, data []byte) {
 	n.mu.Lock()
 	to := n.ends[address]
 	n.mu.Unlock()
-	if to == nil || to.dead.Load() {
+	if to == nil || to.dead.Load() || !letIn(from.p, to.p) {
 		return
 	}
-	to.message(from, data)
+	to.message(from.host, data)
 }
 
 func (t *transport) Connect(_ context.Context, target string) (raft.WireConn, error) {
@@ -224,7 +225,7 @@ func (c *connection) run() {
 		select {
 		case p := <-c.queue:
 			time.Sleep(time.Until(p.at))
-			c.t.net.arrive(c.t.host, c.to, p.data)
+			c.t.net.arrive(c.t, c.to, p.data)
 		case <-c.closed:
 			return
 		case <-c.t.ctx.Done():
@@ -245,6 +246,9 @@ func (c *connection) Send(frame []byte) error {
 	l := link{c.t.node, nodeOf(c.to)}
 	if n.cut[l] || n.deaf[l] {
 		return nil
+	}
+	if m := c.t.p.node.c.monitor; m != nil {
+		m.sent(&b)
 	}
 	var kept []raftpb.Message
 	var delay time.Duration
@@ -292,7 +296,7 @@ func (c *connection) later(b raftpb.MessageBatch, m raftpb.Message) {
 	c.t.wg.Go(func() {
 		select {
 		case <-time.After(delay):
-			c.t.net.arrive(c.t.host, c.to, data)
+			c.t.net.arrive(c.t, c.to, data)
 		case <-c.t.ctx.Done():
 		}
 	})
@@ -327,7 +331,7 @@ func (c *snapshotConnection) Send(part []byte) error {
 	to := n.ends[c.to]
 	n.snapshots++
 	n.mu.Unlock()
-	if to == nil || to.dead.Load() {
+	if to == nil || to.dead.Load() || !letIn(c.t.p, to.p) {
 		return errCut
 	}
 	if !to.chunk(c.t.host, part) {

@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -17,7 +18,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	raftvfs "github.com/lni/vfs"
 
+	"github.com/latchkey-db/latchkey/internal/members"
 	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/lock/deadlock"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/router"
@@ -25,20 +28,46 @@ import (
 	"github.com/latchkey-db/latchkey/system"
 )
 
-// nodes is how many a cluster has. Their ids count from 1, and are those of their
-// replicas.
+// nodes is how many a cluster has whose members don't change. Their ids count from 1, and are those of
+// their replicas.
 const nodes = 3
 
 // node is what is left of a node when its process dies.
 type node struct {
-	c     *cluster
-	id    uint64
+	c  *cluster
+	id uint64
+	// replica is the id of its replicas, and instance that of its disks.
+	replica  uint64
+	instance string
+	urls     []string
+	// told are the members when it joined; nil for the cluster's first nodes.
+	told  []uint64
 	state *vfs.MemFS
 	raft  *raftvfs.MemFS
 
 	mu sync.Mutex
 	// process is the one that runs, nil while there is none; protected by mu.
 	process *process
+	// opened is process, or one that does not serve yet; protected by mu.
+	opened *process
+	// life is held by who begins or ends a process.
+	life chan struct{}
+	// lost says that its disks are gone; c.mu protects it.
+	lost bool
+	// sentAway is why the others did not let it in, for good; protected by mu.
+	sentAway error
+}
+
+func newNode(c *cluster, id, replica uint64) *node {
+	return &node{
+		c: c, id: id, replica: replica, instance: address("disks", id), urls: []string{address("peer", id)}, life: make(chan struct{}, 1),
+		state: vfs.NewCrashableMem(), raft: raftvfs.NewStrictMem(),
+	}
+}
+
+// record is what the node says of itself.
+func (n *node) record() system.NodeRecord {
+	return system.NodeRecord{ID: n.id, Name: address("node", n.id), PeerURLs: n.urls, Instance: n.instance}
 }
 
 // process is a node that runs.
@@ -47,9 +76,15 @@ type process struct {
 	db      *pebble.DB
 	system  *raft.Host
 	data    *raft.Host
+	machine *system.Machine
 	cluster *system.Cluster
 	shards  map[uint64]*shard.Data
 	router  *router.Router
+	// driver and leaving go on where the members change.
+	driver *members.Driver
+	// ctx ends when the process has died.
+	ctx    context.Context
+	cancel context.CancelFunc
 	// dead is set when the process has died, though parts of it may run on: whatever
 	// they say counts for nothing. gone is closed then.
 	dead atomic.Bool
@@ -64,8 +99,13 @@ type process struct {
 	wg    sync.WaitGroup
 
 	mu sync.Mutex
+	// ending says that serve may not begin any more, and begun is what waits for it; protected by mu.
+	ending bool
+	begun  sync.WaitGroup
 	// closing says that nobody may begin to use the process; protected by mu.
 	closing bool
+	// groups are its replicas that have started; protected by mu.
+	groups []*raft.Replica
 	// users are those who do.
 	users sync.WaitGroup
 }
@@ -95,7 +135,7 @@ func hostID(name string, id uint64) string {
 	if name == "system" {
 		kind = 2
 	}
-	return fmt.Sprintf("00000000-0000-4000-800%d-%012d", kind, id)
+	return fmt.Sprintf("%08x-%04x-4000-800%d-%012d", id>>32, id>>16&0xffff, kind, id&0xffff)
 }
 
 func address(name string, id uint64) string { return fmt.Sprintf("%s-%d", name, id) }
@@ -109,13 +149,22 @@ func nodeOf(address string) uint64 {
 	return id
 }
 
-// targets are the members of a shard whose replicas are on hosts of that name.
-func targets(name string) map[uint64]string {
-	members := make(map[uint64]string)
-	for id := uint64(1); id <= nodes; id++ {
-		members[id] = hostID(name, id)
+// born returns the first nodes by the ids of their replicas, none for a node that joined.
+func (n *node) born() map[uint64]uint64 {
+	first := make(map[uint64]uint64)
+	for id := uint64(1); n.told == nil && id <= n.c.options.size(); id++ {
+		first[id] = id
 	}
-	return members
+	return first
+}
+
+// targets are the first members of a shard whose replicas are on hosts of that name.
+func (n *node) targets(name string) map[uint64]string {
+	targets := make(map[uint64]string)
+	for id, node := range n.born() {
+		targets[id] = hostID(name, node)
+	}
+	return targets
 }
 
 const (
@@ -132,7 +181,7 @@ func (p *process) open(name string) (*raft.Host, error) {
 	return raft.OpenHost(raft.HostConfig{
 		Dir: "/" + name, Name: name, NodeHostID: hostID(name, n.id), Address: address(name, n.id),
 		Resolve: func(target string) (string, bool) {
-			for id := uint64(1); id <= nodes; id++ {
+			for _, id := range p.known() {
 				if hostID(name, id) == target {
 					return address(name, id), true
 				}
@@ -141,19 +190,37 @@ func (p *process) open(name string) (*raft.Host, error) {
 		},
 		DeploymentID: 7, LogShards: 1, Tick: cmp.Or(n.c.options.tick, tick), HeartbeatTicks: 2, ElectionTicks: electionTicks,
 		DB: p.db, Syncer: raft.NewSyncer(p.db), StateFS: n.state, TempDir: "tmp", RaftFS: n.raft,
-		Wire:            &transport{net: n.c.net, node: n.id, system: name == "system", host: hostID(name, n.id), address: address(name, n.id), dead: &p.dead},
+		Wire:            &transport{net: n.c.net, p: p, node: n.id, system: name == "system", host: hostID(name, n.id), address: address(name, n.id), dead: &p.dead},
 		Stall:           func(shardID uint64, at string) { n.c.stall(n.id, shardID, at) },
 		SnapshotEntries: n.c.options.snapshotEntries, KeptEntries: n.c.options.snapshotEntries / 10,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With(slog.Uint64("node", n.id)),
 	})
 }
 
+// errRuns is returned for a node that is to be started and runs.
+var errRuns = errors.New("sim: the node runs")
+
 // start starts the node's hosts and the system shard.
 func (n *node) start() (*process, error) {
+	n.life <- struct{}{}
+	defer func() { <-n.life }()
 	p := &process{node: n, shards: make(map[uint64]*shard.Data), gone: make(chan struct{})}
+	p.ctx, p.cancel = context.WithCancel(n.c.ctx)
+	n.mu.Lock()
+	runs := n.opened != nil
+	if !runs {
+		n.opened = p
+	}
+	n.mu.Unlock()
+	if runs {
+		return nil, errRuns
+	}
 	var err error
 	p.db, err = pebble.Open("state", &pebble.Options{FS: n.state, FormatMajorVersion: pebble.FormatNewest, Logger: quiet{}})
 	if err != nil {
+		return nil, err
+	}
+	if p.machine, err = system.Open(p.db, raft.Prefix(placement.SystemShard, n.replica)); err != nil {
 		return nil, err
 	}
 	if p.system, err = p.open("system"); err != nil {
@@ -162,18 +229,18 @@ func (n *node) start() (*process, error) {
 	if p.data, err = p.open("data"); err != nil {
 		return nil, err
 	}
-	machine, err := system.Open(p.db, raft.Prefix(placement.SystemShard, n.id))
-	if err != nil {
+	c := system.Config{
+		Host: p.system, Machine: p.machine, Self: n.id, ReplicaID: n.replica, Members: n.born(), Targets: n.targets("system"),
+		Timeout: n.c.options.timeout(),
+	}
+	if n.c.monitor != nil {
+		c.Remote = func() system.Leader { return remote.SystemLeader(mesh{p}, p.cluster) }
+	}
+	if p.cluster, err = system.Start(c); err != nil {
 		return nil, err
 	}
-	members := make(map[uint64]uint64)
-	for id := uint64(1); id <= nodes; id++ {
-		members[id] = id
-	}
-	p.cluster, err = system.Start(system.Config{
-		Host: p.system, Machine: machine, Self: n.id, ReplicaID: n.id, Members: members, Targets: targets("system"), Timeout: n.c.options.timeout(),
-	})
-	return p, err
+	p.has(p.cluster.Replica())
+	return p, nil
 }
 
 // callTimeout bounds calls of most tests.
@@ -181,17 +248,36 @@ const callTimeout = 3 * time.Second
 
 // serve starts the data shards, once the node knows the map, and the router.
 func (p *process) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(p.ctx, cancel)()
+	p.mu.Lock()
+	ending := p.ending
+	if !ending {
+		p.begun.Add(1)
+	}
+	p.mu.Unlock()
+	if ending {
+		return errCut
+	}
+	defer p.begun.Done()
 	for p.cluster.State().Cluster.ID == 0 {
 		if !pause(ctx, time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}
+	if p.node.c.monitor != nil {
+		if err := p.announce(ctx); err != nil {
+			return err
+		}
+	}
 	for id := range p.cluster.State().Shards {
-		d, err := shard.Start(p.data, shard.DataConfig{ShardID: id, ReplicaID: p.node.id, Members: targets("data"), Oracle: oracle{p}})
+		d, err := shard.Start(p.data, shard.DataConfig{ShardID: id, ReplicaID: p.node.replica, Members: p.node.targets("data"), Oracle: oracle{p}})
 		if err != nil {
 			return err
 		}
 		p.shards[id] = d
+		p.has(d.Replica())
 	}
 	p.router = router.New(router.Config{
 		System: p.cluster, Order: oracle{p}, UserStore: p.cluster, Leaders: p.leaders(), Shards: p.shards, Timeout: p.node.c.options.timeout(),
@@ -201,8 +287,17 @@ func (p *process) serve(ctx context.Context) error {
 		d.Connect(p.router)
 	}
 	p.wg.Go(p.sweep)
+	if p.node.c.monitor != nil {
+		if err := p.awaitShards(ctx); err != nil {
+			return err
+		}
+		p.changeMembers()
+	}
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
+	if p.node.opened != p {
+		return errCut // it has died meanwhile
+	}
 	p.node.process = p
 	return nil
 }
@@ -234,6 +329,14 @@ func (p *process) close() error {
 	if !p.dead.Swap(true) {
 		close(p.gone)
 	}
+	p.cancel()
+	p.mu.Lock()
+	p.ending = true
+	p.mu.Unlock()
+	p.begun.Wait()
+	if p.driver != nil {
+		p.driver.Close()
+	}
 	if p.router != nil {
 		p.router.Close()
 	}
@@ -253,15 +356,18 @@ func (p *process) close() error {
 
 // die ends the node's process. A power cut loses what was not synced.
 func (n *node) die(powerCut bool, rnd *rand.Rand) error {
+	n.life <- struct{}{}
+	defer func() { <-n.life }()
 	n.mu.Lock()
-	p := n.process
-	n.process = nil
+	p := n.opened
+	n.process, n.opened = nil, nil
 	n.mu.Unlock()
 	if p == nil {
 		return nil
 	}
 	p.dead.Store(true)
 	close(p.gone)
+	p.cancel()
 	if !powerCut {
 		return p.close()
 	}

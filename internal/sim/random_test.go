@@ -12,23 +12,35 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// settle ends the workload, heals the cluster and waits until nothing is under way any
-// more. It returns the last revision.
-func (w *workload) settle() int64 {
-	w.tb.Helper()
-	close(w.stop)
-	w.wg.Wait()
+// end has the clients and the chaos end.
+func (w *workload) end() {
+	if !w.stopped() {
+		close(w.stop)
+	}
+}
+
+// calm heals the cluster.
+func (w *workload) calm() {
 	w.c.net.setFaults(faults{})
 	w.c.net.setDecide(nil)
 	w.c.setInterfere(func(call) interference { return interference{} })
 	w.c.net.heal()
 	w.c.setStall(func(uint64, uint64, string) time.Duration { return 0 })
+}
+
+// settle ends the workload, heals the cluster and waits until nothing is under way any
+// more. It returns the last revision.
+func (w *workload) settle() int64 {
+	w.tb.Helper()
+	w.end()
+	w.wg.Wait()
+	w.calm()
 	w.c.unheld(w.tb)
 	ctx, cancel := context.WithTimeout(w.c.ctx, time.Minute)
 	defer cancel()
 	// Whatever is granted ends by itself.
 	for {
-		resp, err := w.c.nodes[0].running().router.LeaseLeases(ctx, &pb.LeaseLeasesRequest{})
+		resp, err := w.c.alive()[0].router.LeaseLeases(ctx, &pb.LeaseLeasesRequest{})
 		if err == nil && len(resp.Leases) == 0 {
 			break
 		}
@@ -36,18 +48,18 @@ func (w *workload) settle() int64 {
 			w.tb.Fatalf("leases are left: %v, %v", resp, err)
 		}
 	}
-	resp, err := w.c.nodes[0].running().router.Put(ctx, &pb.PutRequest{Key: []byte("z"), Value: []byte("the end")})
+	resp, err := w.c.alive()[0].router.Put(ctx, &pb.PutRequest{Key: []byte("z"), Value: []byte("the end")})
 	if err != nil {
 		w.tb.Fatal(err)
 	}
 	last := resp.Header.Revision
 	w.h.ops = append(w.h.ops, &op{
-		p: w.c.nodes[0].running(), begin: w.h.clock.Add(1), end: w.h.clock.Add(1), outcome: answered, resp: resp,
+		p: w.c.alive()[0], begin: w.h.clock.Add(1), end: w.h.clock.Add(1), outcome: answered, resp: resp,
 		req: &pb.PutRequest{Key: []byte("z"), Value: []byte("the end")},
 	})
 	// Progress is told up to what clients of the node have seen.
-	for _, n := range w.c.nodes {
-		if _, err := n.running().router.Range(ctx, &pb.RangeRequest{Key: []byte("z")}); err != nil {
+	for _, p := range w.c.alive() {
+		if _, err := p.router.Range(ctx, &pb.RangeRequest{Key: []byte("z")}); err != nil {
 			w.tb.Fatal(err)
 		}
 	}
@@ -68,9 +80,9 @@ func (w *workload) settle() int64 {
 // resolved says how far all nodes know that nothing is missing.
 func (c *cluster) resolved() string {
 	var b strings.Builder
-	for _, n := range c.nodes {
-		for id, d := range n.running().shards {
-			fmt.Fprintf(&b, "node %d shard %d: applied %d, at %d, resolved %d; ", n.id, id, d.Replica().Applied(), d.Store().Rev(), d.Store().Resolved())
+	for _, p := range c.alive() {
+		for id, d := range p.shards {
+			fmt.Fprintf(&b, "node %d shard %d: applied %d, at %d, resolved %d; ", p.node.id, id, d.Replica().Applied(), d.Store().Rev(), d.Store().Resolved())
 		}
 	}
 	return b.String()
@@ -103,14 +115,13 @@ func (w *workload) replicas(t *truth, last int64) {
 	defer cancel()
 	want := t.in([]byte{0}, []byte{0}, last)
 	hashes := make(map[uint32]bool)
-	for _, n := range w.c.nodes {
-		p := n.running()
+	for _, p := range w.c.alive() {
 		resp, err := p.router.Range(ctx, &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
 		if err != nil {
 			w.tb.Fatal(err)
 		}
 		if len(resp.Kvs) != len(want) {
-			w.tb.Errorf("node %d has %d keys, expected %d", n.id, len(resp.Kvs), len(want))
+			w.tb.Errorf("node %d has %d keys, expected %d", p.node.id, len(resp.Kvs), len(want))
 		}
 		for _, kv := range resp.Kvs {
 			if kv.Lease != 0 {
@@ -137,8 +148,8 @@ func (w *workload) replicas(t *truth, last int64) {
 func (c *cluster) agree(ctx context.Context, id uint64) error {
 	for {
 		indexes, swept := make(map[uint64]bool), make(map[int64]bool)
-		for _, n := range c.nodes {
-			d := n.running().shards[id]
+		for _, p := range c.alive() {
+			d := p.shards[id]
 			indexes[d.Replica().Applied()] = true
 			swept[d.Store().Compacted()] = true
 		}

@@ -58,8 +58,8 @@ func (p *process) carry(ctx context.Context, c call, fn func(context.Context, *p
 	if !pause(ctx, s.way()+f.before+n.dawdle()) {
 		return false, context.Cause(ctx)
 	}
-	to := s.nodes[c.to-1].running()
-	if to == nil || !to.enter() {
+	to := s.at(c.to)
+	if to == nil || !letIn(p, to) || !to.enter() {
 		pause(ctx, s.lostAfter())
 		return false, errLost
 	}
@@ -95,15 +95,15 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// mesh makes calls between data shards. Replica ids are those of nodes.
+// mesh makes calls between nodes.
 type mesh struct{ p *process }
 
 var _ remote.Mesh = mesh{}
 
-// methodNames are the names by which tests know the methods of data shards (remote/data.go).
+// methodNames are the names by which tests know the methods (remote/system.go, remote/data.go).
 var methodNames = map[byte]string{
 	16: "Write", 17: "Confirm", 18: "Promise", 19: "Raise", 20: "SweepTo", 21: "Renew", 22: "TimeToLive", 23: "AwaitEnded",
-	24: "Register", 25: "Drop", 29: "Finish", 30: "Abort", 31: "Settled", promises: "Promises", waits: "Waits", open: "Open",
+	1: "SystemPropose", 2: "SystemConfirm", 24: "Register", 25: "Drop", 26: "Applied", 29: "Finish", 30: "Abort", 31: "Settled", promises: "Promises", waits: "Waits", open: "Open",
 }
 
 // promises is about several shards, and waits about none.
@@ -117,13 +117,15 @@ func (m mesh) Call(ctx context.Context, node uint64, request []byte) (answer []b
 	name := methodNames[request[0]]
 	shardID, n := binary.Uvarint(request[1:])
 	switch {
+	case name != "" && request[0] < 16:
+		shardID = placement.SystemShard
 	case name == "" || n <= 0:
 		return nil, fmt.Errorf("sim: a call of method %d", request[0])
 	case request[0] == promises, request[0] == waits, request[0] == open:
 		shardID = 0
 	}
 	arrived, err := m.p.carry(ctx, call{link: link{to: node}, name: name, shard: shardID}, func(ctx context.Context, to *process) error {
-		server := remote.Server{Shards: to.shards, Waits: to.waits, Open: to.router.Coordinates}
+		server := remote.Server{System: to.cluster.Here(), SystemLog: to.cluster.Replica(), Shards: to.shards, Waits: to.waits, Open: to.router.Coordinates}
 		answer = server.Handle(ctx, request)
 		return nil
 	})
@@ -139,7 +141,7 @@ func (m mesh) Call(ctx context.Context, node uint64, request []byte) (answer []b
 
 // leaders finds the leaders of data shards on other nodes.
 func (p *process) leaders() *remote.Leaders {
-	return &remote.Leaders{Mesh: mesh{p}, Shards: p.shards, NodeOf: func(_, replicaID uint64) uint64 { return replicaID }}
+	return &remote.Leaders{Mesh: mesh{p}, Shards: p.shards, NodeOf: p.NodeOf}
 }
 
 // oracle asks the leader of the system shard, on whichever node it is.
@@ -157,7 +159,7 @@ func (p *process) oracleAttempt() time.Duration {
 
 // at calls the oracle once.
 func (o oracle) at(ctx context.Context, c call, fn func(context.Context, *system.Cluster) error) error {
-	c.to, c.shard = o.p.cluster.Replica().Leader().ReplicaID, placement.SystemShard
+	c.to, c.shard = o.p.cluster.Leader(), placement.SystemShard
 	switch c.to {
 	case 0:
 		return raft.ErrNotLeader

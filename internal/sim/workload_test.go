@@ -58,9 +58,10 @@ func newWorkload(tb testing.TB, c *cluster) *workload {
 
 // any returns a node that runs, nil if none does.
 func (c *cluster) any(rnd *rand.Rand) *process {
-	first := rnd.IntN(nodes)
-	for i := range nodes {
-		if p := c.nodes[(first+i)%nodes].running(); p != nil {
+	all := c.all()
+	first := rnd.IntN(len(all))
+	for i := range all {
+		if p := all[(first+i)%len(all)].running(); p != nil {
 			return p
 		}
 	}
