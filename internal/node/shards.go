@@ -181,9 +181,10 @@ func (n *Node) openShard(h system.ShardRecord) error {
 // awaitShards waits until every data shard has a leader, on whichever node, and a shape, and
 // until this node holds of it all that it showed before it was started anew.
 // The node that leads gives a shard its first. All are seen to at once: nodes that wait
-// for each other's shards one by one would wait for ever.
+// for each other's shards one by one would wait for ever. A node that is being removed does not wait: shards that have let go
+// of it have no leader for it any more, and it has to hand over what it comes to lead all the same.
 func (n *Node) awaitShards(ctx context.Context, state *system.State) error {
-	for {
+	for !n.membership.leaving() {
 		ready := true
 		for id, d := range n.shards {
 			ok, err := giveShape(ctx, d, shard.Shape{Ordered: state.Order.Begun, Owned: state.Map.Owned(id)}, 4*n.electionTimeout)
@@ -203,6 +204,7 @@ func (n *Node) awaitShards(ctx context.Context, state *system.State) error {
 			return context.Cause(ctx)
 		}
 	}
+	return nil
 }
 
 // giveShape gives a shard its first shape, if this node leads it, and reports whether it has

@@ -12,6 +12,7 @@ import (
 	raftpb "github.com/lni/dragonboat/v4/raftpb"
 
 	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/placement"
 )
 
 // monitorPause lies between two looks at the members of all shards. There is one after each step, too.
@@ -24,7 +25,8 @@ const monitorPause = 10 * time.Millisecond
 //   - no majority of them is possible without one that holds all that anybody knows to be committed,
 //   - one replica serves as leader in a term, and it holds all that was committed before,
 //   - two successive states of the members differ by one replica, and are the same wherever they have applied,
-//   - a replica that was removed is never a member again.
+//   - a replica that was removed is never a member again,
+//   - one of the system shard has gone last, and the record says so of a node after that.
 type monitor struct {
 	c *cluster
 
@@ -159,12 +161,16 @@ func (m *monitor) look() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	committed := make(map[uint64]uint64)
+	gone := make(map[uint64]bool)
 	for _, n := range m.c.all() {
 		n.mu.Lock()
 		p := n.opened
 		n.mu.Unlock()
 		if p == nil || !p.enter() {
 			continue
+		}
+		for id := range p.machine.State().Removed {
+			gone[id] = true
 		}
 		for _, r := range p.replicas() {
 			w, shard := m.of(r.ShardID()), r.ShardID()
@@ -183,6 +189,21 @@ func (m *monitor) look() {
 	for shard, w := range m.shards {
 		w.committed = max(w.committed, committed[shard])
 		m.majority(shard, w)
+		m.order(shard, w, gone)
+	}
+}
+
+// order checks that the voters of a shard are those of nodes that are not gone by the record, and have voters of the system shard. m.mu
+// must be held.
+func (m *monitor) order(shard uint64, w *watched, gone map[uint64]bool) {
+	for _, n := range m.c.all() {
+		_, votes := w.voters[w.newest][n.replica]
+		if votes && gone[n.id] {
+			m.c.tb.Errorf("shard %d: replica %d votes, and node %d is gone by the record", shard, n.replica, n.id)
+		}
+		if votes && m.of(placement.SystemShard).removed[n.replica] {
+			m.c.tb.Errorf("shard %d: replica %d votes, and is none of the system shard any more", shard, n.replica)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/members"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/internal/remote"
+	"github.com/latchkey-db/latchkey/lock/deadlock"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/system"
 )
@@ -33,6 +34,38 @@ func (c *cluster) at(id uint64) *process {
 		}
 	}
 	return nil
+}
+
+// answering returns the process that answers calls of other nodes under a node's id, nil if there is none. Where the members change
+// that is also one that does not serve clients yet, as among nodes.
+func (c *cluster) answering(id uint64) *process {
+	if c.monitor == nil {
+		return c.at(id)
+	}
+	for _, n := range c.all() {
+		n.mu.Lock()
+		p := n.opened
+		n.mu.Unlock()
+		if n.id == id && p != nil && p.server.Load() != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// answer has the process answer calls for what runs of it.
+func (p *process) answer() {
+	s := &remote.Server{System: p.cluster.Here(), SystemLog: p.cluster.Replica()}
+	if p.router != nil {
+		s.Shards, s.Open = p.shards, p.router.Coordinates
+		s.Waits = func(clients []string) []deadlock.Wait {
+			if p.waits == nil {
+				return nil
+			}
+			return p.waits(clients)
+		}
+	}
+	p.server.Store(s)
 }
 
 // alive returns the processes that run.
@@ -159,15 +192,18 @@ func (p *process) announce(ctx context.Context) error {
 	}
 }
 
-// awaitShards waits until each shard has what it showed before.
+// awaitShards waits until each shard has a leader and what it showed before, as nodes do (Node.awaitShards). A cluster that is
+// being made gets its shapes later.
 func (p *process) awaitShards(ctx context.Context) error {
-	for id, d := range p.shards {
-		for p.node.told != nil && !d.Shape().HasShape() || !d.Replica().Recovered() {
+	for _, d := range p.shards {
+		ready := func() bool {
+			r := d.Replica()
+			led := r.Serving() != 0 || r.Leader().ReplicaID != 0 && r.Leader().ReplicaID != r.ReplicaID()
+			return led && r.Recovered() && (p.node.told == nil || d.Shape().HasShape())
+		}
+		for !ready() && !p.cluster.State().Nodes[p.node.id].Leaving {
 			if !pause(ctx, time.Millisecond) {
 				return context.Cause(ctx)
-			}
-			if p.cluster.State().Shards[id].ID == 0 {
-				return errCut
 			}
 		}
 	}

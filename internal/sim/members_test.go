@@ -15,7 +15,7 @@ var eightShards = []string{"a/2", "b", "b/2", "c", "c/2", "d", "d/2"}
 // cut off and leaders change.
 func TestMembers(t *testing.T) {
 	first := seed(t)
-	length := unlessShort(8*time.Second, 4*time.Second)
+	length := unlessShort(6*time.Second, 3*time.Second)
 	for round := range uint64(sized(1, 40)) {
 		runMembers(t, options{seed: first + round, splits: eightShards, snapshotEntries: 400, tick: 50 * time.Millisecond, members: 1 + int((first+round)%3)},
 			faults{lose: 5, repeat: 10, reorder: 10, late: 20 * time.Millisecond, loseCall: 5, loseAnswer: 5, slow: 60},

@@ -80,6 +80,8 @@ type process struct {
 	cluster *system.Cluster
 	shards  map[uint64]*shard.Data
 	router  *router.Router
+	// server answers calls of other nodes.
+	server atomic.Pointer[remote.Server]
 	// driver and leaving go on where the members change.
 	driver *members.Driver
 	// ctx ends when the process has died.
@@ -240,6 +242,7 @@ func (n *node) start() (*process, error) {
 		return nil, err
 	}
 	p.has(p.cluster.Replica())
+	p.answer()
 	return p, nil
 }
 
@@ -286,6 +289,7 @@ func (p *process) serve(ctx context.Context) error {
 	for _, d := range p.shards {
 		d.Connect(p.router)
 	}
+	p.answer()
 	p.wg.Go(p.sweep)
 	if p.node.c.monitor != nil {
 		if err := p.awaitShards(ctx); err != nil {

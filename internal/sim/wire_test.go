@@ -58,7 +58,7 @@ func (p *process) carry(ctx context.Context, c call, fn func(context.Context, *p
 	if !pause(ctx, s.way()+f.before+n.dawdle()) {
 		return false, context.Cause(ctx)
 	}
-	to := s.at(c.to)
+	to := s.answering(c.to)
 	if to == nil || !letIn(p, to) || !to.enter() {
 		pause(ctx, s.lostAfter())
 		return false, errLost
@@ -125,8 +125,7 @@ func (m mesh) Call(ctx context.Context, node uint64, request []byte) (answer []b
 		shardID = 0
 	}
 	arrived, err := m.p.carry(ctx, call{link: link{to: node}, name: name, shard: shardID}, func(ctx context.Context, to *process) error {
-		server := remote.Server{System: to.cluster.Here(), SystemLog: to.cluster.Replica(), Shards: to.shards, Waits: to.waits, Open: to.router.Coordinates}
-		answer = server.Handle(ctx, request)
+		answer = to.server.Load().Handle(ctx, request)
 		return nil
 	})
 	switch {
