@@ -95,46 +95,95 @@ func (p *Page) Run(block string, replace ...string) string {
 	return out.String()
 }
 
+// RunAgain is Run that tries again what fails, as the page says to do.
+func (p *Page) RunAgain(block string, replace ...string) string {
+	p.tb.Helper()
+	ctx, cancel := context.WithTimeout(p.tb.Context(), LongWait)
+	defer cancel()
+	for {
+		cmd, out := p.command(ctx, block, replace)
+		err := cmd.Run()
+		if err == nil {
+			return out.String()
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			p.tb.Fatalf("commands %q: %v: %s", block, err, out)
+		}
+	}
+}
+
 // Start runs the commands of a block, which start a server and end with it. stop ends it as a service
 // manager does, and fails the test unless it ends well; what was not stopped is at the test's end.
 func (p *Page) Start(block string, replace ...string) (stop func()) {
+	p.tb.Helper()
+	return p.Launch(block, replace...).Stop
+}
+
+// Started is a server that commands of a page have started.
+type Started struct {
+	p       *Page
+	block   string
+	pid     int
+	waited  chan error
+	ended   bool
+	release func()
+}
+
+// Launch is Start for a server that ends in another way than by a service manager.
+func (p *Page) Launch(block string, replace ...string) *Started {
 	p.tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd, out := p.command(ctx, block, replace)
 	// The shell gets the signal, too, and waits for the server.
 	cmd.Args[len(cmd.Args)-1] = "trap : TERM\n" + cmd.Args[len(cmd.Args)-1]
 	Must(p.tb, block, cmd.Start())
-	waited := make(chan error, 1)
-	go func() { waited <- cmd.Wait() }()
-	stopped := false
-	end := func(signal syscall.Signal) error {
-		stopped = true
-		defer cancel()
-		if err := syscall.Kill(-cmd.Process.Pid, signal); err != nil {
-			return err
-		}
-		select {
-		case err := <-waited:
-			return err
-		case <-time.After(LongWait):
-			return errors.New("not ended")
-		}
-	}
+	s := &Started{p: p, block: block, pid: cmd.Process.Pid, waited: make(chan error, 1), release: cancel}
+	go func() { s.waited <- cmd.Wait() }()
 	p.tb.Cleanup(func() {
-		if !stopped {
-			_ = end(syscall.SIGKILL) // which is no good end
+		if !s.ended {
+			s.Kill()
 		}
 		if p.tb.Failed() {
 			p.tb.Logf("commands %q printed:\n%s", block, out)
 		}
 	})
-	return func() {
-		p.tb.Helper()
-		if err := end(syscall.SIGTERM); err != nil {
-			p.tb.Errorf("commands %q end with %v", block, err)
-		}
+	return s
+}
+
+// Stop ends the server as a service manager does, and fails the test unless it ends well.
+func (s *Started) Stop() {
+	s.p.tb.Helper()
+	err := syscall.Kill(-s.pid, syscall.SIGTERM)
+	if err == nil {
+		err = s.Wait()
+	}
+	if err != nil {
+		s.p.tb.Errorf("commands %q end with %v", s.block, err)
 	}
 }
+
+// Kill ends the server as a crash would.
+func (s *Started) Kill() {
+	_ = syscall.Kill(-s.pid, syscall.SIGKILL) // it may have ended
+	_ = s.Wait()                              // which is no good end
+}
+
+// Wait waits for the server to end by itself, and returns how it did.
+func (s *Started) Wait() error {
+	s.ended = true
+	defer s.release()
+	select {
+	case err := <-s.waited:
+		return err
+	case <-time.After(LongWait):
+		return errStillThere
+	}
+}
+
+// errStillThere is returned for a server that does not end.
+var errStillThere = errors.New("not ended")
 
 // AllRun fails the test if the page has commands that were not run.
 func (p *Page) AllRun() {
