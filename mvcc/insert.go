@@ -41,6 +41,22 @@ func (w *Writer) Insert(id string, rev int64, ops []Placed) error {
 	if !ok || rev <= w.holds[i].bound {
 		invariant.Violated("insertion at %d of a transaction that does not hold keys below", rev)
 	}
+	if err := w.insert(rev, ops); err != nil {
+		return err
+	}
+	return w.Release(id)
+}
+
+// InsertUnheld makes the changes of a transaction that holds nothing here, at revision rev, which is above the
+// store's. The caller has found that they meet no hold.
+func (w *Writer) InsertUnheld(rev int64, ops []Placed) error {
+	if rev <= w.rev {
+		invariant.Violated("insertion at %d of a transaction that holds nothing, at revision %d", rev, w.rev)
+	}
+	return w.insert(rev, ops)
+}
+
+func (w *Writer) insert(rev int64, ops []Placed) error {
 	w.number, w.numbered, w.killed = rev, false, false
 	w.pending.base = min(w.pending.base, rev-1)
 	for _, p := range ops {
@@ -59,5 +75,5 @@ func (w *Writer) Insert(id string, rev int64, ops []Placed) error {
 		}
 	}
 	w.Reach(rev)
-	return w.Release(id)
+	return nil
 }

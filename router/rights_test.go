@@ -159,16 +159,17 @@ func TestRightsOverShards(t *testing.T) {
 // A right that is taken away when the keys are held, and before the transaction is decided, is
 // taken away: nothing is changed, and the keys are let go.
 func TestRightLostBetweenPrepareAndDecide(t *testing.T) {
-	for name, write := range map[string]func(context.Context, *testCluster) error{
-		"transaction": func(ctx context.Context, s *testCluster) error {
-			_, err := s.Txn(ctx, txnOf(put("a"), put("z")))
-			return err
-		},
-		"deletion": func(ctx context.Context, s *testCluster) error {
-			_, err := s.Txn(ctx, txnOf(del("a", "c"), del("y", "zz")))
-			return err
-		},
+	for name, tc := range map[string]struct {
+		txn *pb.TxnRequest
+		// holds is how many shards hold keys of it.
+		holds int
+	}{
+		"puts": {txnOf(put("a"), put("z")), 1}, "deletion": {txnOf(del("a", "c"), del("y", "zz")), 2},
 	} {
+		write := func(ctx context.Context, s *testCluster) error {
+			_, err := s.Txn(ctx, tc.txn)
+			return err
+		}
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, c := newRights(t)
@@ -184,10 +185,12 @@ func TestRightLostBetweenPrepareAndDecide(t *testing.T) {
 				ctx := by(t, c, "u")
 				changed := false
 				order.asked = func() {
+					holds := 0
 					for _, d := range s.shards {
-						if changed || len(d.Store().Met(nil, []keys.Span{{}})) == 0 {
-							return
-						}
+						holds += len(d.Store().Met(nil, []keys.Span{{}}))
+					}
+					if changed || holds < tc.holds {
+						return
 					}
 					changed = true
 					c.set(t, two, &pb.InternalRaftRequest{AuthRoleRevokePermission: &pb.AuthRoleRevokePermissionRequest{

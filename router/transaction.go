@@ -22,7 +22,7 @@ import (
 
 // A write over several shards is a transaction that this node coordinates (internal/commit):
 //
-//  1. All shards that it names hold its keys, side by side.
+//  1. All shards that it names hold its keys, side by side; but for the home if that has puts alone.
 //  2. What it does is found out on the state that is held, which this node's replicas have.
 //  3. Its home commits it, at the number of that command: then it is answered.
 //
@@ -93,8 +93,9 @@ func (r *Router) bootNumber(ctx context.Context) (uint64, error) {
 // how.
 func (r *Router) writesWide() bool { return r.wideWrites && r.system.State().CommitsWide() }
 
-// PreparesUnnumbered reports whether Prepares take no numbers: all nodes must know them.
-func (r *Router) PreparesUnnumbered() bool { return r.system.State().PreparesUnnumbered() }
+// PreparesLess reports whether Prepares take no numbers, and homes that are only put to are not prepared: all
+// nodes must know that.
+func (r *Router) PreparesLess() bool { return r.system.State().PreparesLess() }
 
 // wideTxn runs a transaction over several shards, which names keys to write.
 func (r *Router) wideTxn(ctx context.Context, req *pb.TxnRequest, check func(access) error) (*pb.TxnResponse, error) {
@@ -155,8 +156,10 @@ type coordinated struct {
 	access access
 	// participants are the shards of its keys, by id.
 	participants []participant
-	// home is the one that decides.
-	home *shard.Data
+	// home is the one that decides. unprepared says that it has puts alone, which take place whatever
+	// is there, so that it need not be prepared.
+	home       *shard.Data
+	unprepared bool
 	// end is the end of a lease that the transaction is, zero for any other.
 	end commit.End
 	age commit.Age
@@ -208,6 +211,8 @@ type participant struct {
 	d             *shard.Data
 	reads, writes []keys.Span
 	leases        []int64
+	// puts counts those of the writes that take place, and are answered, whatever is there.
+	puts int
 }
 
 // newWide sorts what a transaction names by shards.
@@ -236,15 +241,19 @@ func (r *Router) newWide(req *pb.TxnRequest) (*wide, error) {
 		return nil, failed
 	}
 	mvcc.EachPut(req, func(put *pb.PutRequest) {
-		if put.Lease == 0 || failed != nil {
+		if failed != nil {
 			return
 		}
 		var d *shard.Data
 		if d, failed = r.span(keys.Point(put.Key)); failed != nil {
 			return
 		}
-		if at := t.participant(d); !slices.Contains(at.leases, put.Lease) {
+		at := t.participant(d)
+		if put.Lease != 0 && !slices.Contains(at.leases, put.Lease) {
 			at.leases = append(at.leases, put.Lease)
+		}
+		if put.Lease == 0 && !put.IgnoreLease && !put.IgnoreValue && !put.PrevKv {
+			at.puts++
 		}
 	})
 	if failed != nil {
@@ -253,12 +262,19 @@ func (r *Router) newWide(req *pb.TxnRequest) (*wide, error) {
 	slices.SortFunc(t.participants, func(a, b participant) int {
 		return cmp.Compare(a.d.Replica().ShardID(), b.d.Replica().ShardID())
 	})
+	t.chooseHome()
+	return t, nil
+}
+
+// chooseHome makes the first participant the home that may be written, or that need not be prepared if there
+// is one.
+func (t *wide) chooseHome() {
 	for _, p := range t.participants {
-		if len(p.writes) > 0 && t.home == nil {
-			t.home = p.d
+		puts := t.r.PreparesLess() && len(p.reads) == 0 && p.puts == len(p.writes)
+		if len(p.writes) > 0 && (t.home == nil || puts && !t.unprepared) {
+			t.home, t.unprepared = p.d, puts
 		}
 	}
-	return t, nil
 }
 
 // participant returns that of a shard, a new one if there is none.
@@ -326,6 +342,9 @@ func (t *wide) attempt(ctx context.Context, id commit.ID, open uint64) (*pb.TxnR
 		return nil, err
 	}
 	o.decision.ID = id
+	if t.unprepared {
+		o.decision.Open = open
+	}
 	rev, err := t.decide(ctx, &o.decision)
 	if err != nil {
 		return nil, err
@@ -411,7 +430,7 @@ func (t *coordinated) prepare(ctx context.Context, id commit.ID, open uint64) (m
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range t.participants {
-		if p := &t.participants[i]; p.d != first {
+		if p := &t.participants[i]; p.d != first && (p.d != t.home || !t.unprepared) {
 			g.Go(func() error { return holding(ctx, p) })
 		}
 	}
@@ -460,6 +479,9 @@ func (t *coordinated) decide(ctx context.Context, d *commit.Decision) (rev int64
 	}()
 	result, err := t.take(ctx, t.home, &shard.Step{Decision: d}, t.guard())
 	switch {
+	case errors.Is(err, shard.ErrYounger):
+		t.unprepared, t.first = false, t.home
+		return 0, errAgain
 	case errors.Is(err, shard.ErrAborted):
 		return 0, errAgain
 	case err != nil:

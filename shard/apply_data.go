@@ -89,7 +89,7 @@ func (r *dataRun) outcome(result any, err error) (any, error, error) {
 		return nil, r.undecided, nil
 	case mvcc.Rejected(err), errors.Is(err, lease.ErrExists), errors.Is(err, lease.ErrNotFound),
 		errors.Is(err, lease.ErrEnding), errors.Is(err, raft.ErrNotApplied),
-		errors.Is(err, ErrAborted), errors.Is(err, ErrOutdated):
+		errors.Is(err, ErrAborted), errors.Is(err, ErrYounger), errors.Is(err, ErrOutdated):
 		return nil, err, nil
 	default:
 		return nil, nil, err

@@ -141,18 +141,6 @@ func (r *dataRun) decide(c raft.Command, outdated bool, payload []byte) (any, er
 	if err != nil {
 		return nil, err
 	}
-	floor := max(r.w.Compacted(), c.Compacted)
-	h, held := r.d.transactions.Held(d.ID)
-	switch {
-	case outdated && !h.End.Decided:
-		return nil, ErrOutdated
-	case !held:
-		return nil, ErrAborted
-	case d.Lowest != 0 && d.Lowest < floor:
-		return nil, mvcc.ErrCompacted
-	case d.Highest >= c.Number:
-		return nil, mvcc.ErrFutureRev
-	}
 	var mine []mvcc.Placed
 	var others []commit.Share
 	for _, s := range d.Shares {
@@ -160,6 +148,27 @@ func (r *dataRun) decide(c raft.Command, outdated bool, payload []byte) (any, er
 			mine = s.Ops
 		} else {
 			others = append(others, s)
+		}
+	}
+	floor := max(r.w.Compacted(), c.Compacted)
+	h, held := r.d.transactions.Held(d.ID)
+	unheld := d.Open != 0
+	switch {
+	case outdated && !h.End.Decided:
+		return nil, ErrOutdated
+	case !held && !unheld:
+		return nil, ErrAborted
+	case d.Lowest != 0 && d.Lowest < floor:
+		return nil, mvcc.ErrCompacted
+	case d.Highest >= c.Number:
+		return nil, mvcc.ErrFutureRev
+	}
+	if unheld {
+		if err := r.mayPut(d.ID, mine); err != nil {
+			return nil, err
+		}
+		if err := r.d.transactions.Mark(r.batch, d.ID, d.Open); err != nil {
+			return nil, fmt.Errorf("note commit: %w", err)
 		}
 	}
 	committed := commit.Committed{Rev: c.Number, Shares: others, Ended: h.End.Lease}
@@ -173,13 +182,34 @@ func (r *dataRun) decide(c raft.Command, outdated bool, payload []byte) (any, er
 	return commit.Outcome{Rev: c.Number}, nil
 }
 
-// settle makes the changes of a transaction that holds keys, and lets them go.
+// mayPut returns why the shard, as a transaction's home, does not commit it with puts for which it
+// holds nothing, nil if it does.
+func (r *dataRun) mayPut(id commit.ID, puts []mvcc.Placed) error {
+	writes := writesOfOps(puts).Spans
+	switch {
+	case !r.shape.Ordered, !r.owns(writes):
+		return errNotOwned
+	case r.d.transactions.Refused(id):
+		return ErrAborted
+	case r.w.Meets(nil, writes):
+		return ErrYounger
+	}
+	return nil
+}
+
+// settle makes the changes of a transaction, and lets the keys go that it holds.
 func (r *dataRun) settle(f commit.Finish) error {
-	h, _ := r.d.transactions.Held(f.ID)
+	h, held := r.d.transactions.Held(f.ID)
 	if !h.End.IsZero() {
 		f.Ops = deletions(r.d.leases.KeysOf(h.End.Lease))
 	}
-	if err := r.w.Insert(f.ID.Key(), f.Rev, f.Ops); err != nil {
+	var err error
+	if held {
+		err = r.w.Insert(f.ID.Key(), f.Rev, f.Ops)
+	} else {
+		err = r.w.InsertUnheld(f.Rev, f.Ops)
+	}
+	if err != nil {
 		return err
 	}
 	if r.failed != nil {

@@ -32,8 +32,8 @@ type OtherShards interface {
 	// End ends a lease with keys on several shards whose end its home has decided, in one
 	// transaction, unless it has ended.
 	End(ctx context.Context, home uint64, ref lease.Ref) error
-	// PreparesUnnumbered reports whether Prepares take no numbers.
-	PreparesUnnumbered() bool
+	// PreparesLess reports whether Prepares take no numbers, as all nodes know.
+	PreparesLess() bool
 	// Finish has a shard make the changes of transactions that are committed.
 	Finish(ctx context.Context, shardID uint64, list []commit.Finish) error
 	// Settled asks the home of a transaction that holds keys elsewhere what became of it.

@@ -47,7 +47,7 @@ func (deadShards) Open(context.Context, commit.ID) bool { return false }
 
 func (deadShards) EndsTogether() bool { return false }
 
-func (deadShards) PreparesUnnumbered() bool { return false }
+func (deadShards) PreparesLess() bool { return false }
 
 func (deadShards) End(context.Context, uint64, lease.Ref) error { return raft.ErrNotLeader }
 

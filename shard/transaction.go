@@ -13,7 +13,8 @@ import (
 )
 
 // ErrYounger is returned for a Prepare that meets keys held for an older transaction, while
-// its own holds others perhaps: it gives them back and begins again.
+// its own holds others perhaps, and for a decision of a home that holds nothing for it which meets keys
+// held for any: it gives them back and begins again.
 var ErrYounger = errors.New("shard: an older transaction holds keys of it")
 
 // maxHeldBack bounds the commands of a shard that wait for transactions to let keys go.
@@ -45,7 +46,7 @@ func (s *Step) payload() []byte {
 }
 
 // Take has the shard take a step of a transaction. It returns a commit.Prepared or a
-// commit.Outcome. Errors are those of Write, ErrAborted, and for a Prepare ErrYounger. After any
+// commit.Outcome. Errors are those of Write, ErrAborted and ErrYounger. After any
 // error a Prepare may hold keys, unless it is raft.ErrNotApplied, raft.ErrNotLeader, ErrYounger
 // or a rejection.
 func (d *Data) Take(ctx context.Context, g *Guard, s *Step) (any, error) {
@@ -68,6 +69,9 @@ func (d *Data) take(ctx context.Context, p raft.Proposal, g *Guard, s *Step) (o 
 				p.Writes = writesOfOps(share.Ops)
 			}
 		}
+		if s.Decision.Open != 0 && len(d.met(&need{writes: p.Writes.Spans})) > 0 {
+			return o, ErrYounger
+		}
 		if h, ok := d.transactions.Held(s.Decision.ID); ok && !h.End.IsZero() {
 			p.Writes.Unknown = true
 		}
@@ -75,7 +79,7 @@ func (d *Data) take(ctx context.Context, p raft.Proposal, g *Guard, s *Step) (o 
 		return d.replica.Decide(ctx, p)
 	}
 	prepare := kindPrepare
-	if others := d.others.Load(); others != nil && (*others).PreparesUnnumbered() {
+	if others := d.others.Load(); others != nil && (*others).PreparesLess() {
 		prepare, p.Numbers, p.Announces = kindPrepareUnnumbered, 0, true
 	}
 	w := d.line.enter(s.Prepare)

@@ -31,8 +31,9 @@ const (
 	endsTogether = 4
 	// changesMembers is the version from which on nodes are added and removed.
 	changesMembers = 5
-	// preparesUnnumbered is the version from which on the Prepares of such transactions take no numbers.
-	preparesUnnumbered = 5
+	// preparesLess is the version from which on the Prepares of such transactions take no numbers, and homes
+	// that are only put to need none.
+	preparesLess = 5
 )
 
 // allows reports whether all nodes know what came with a version. Proposers ask it.
@@ -44,8 +45,8 @@ func (s *State) CommitsWide() bool { return s.allows(commitsWide) }
 // EndsTogether reports whether all nodes know ends of leases over several shards as transactions.
 func (s *State) EndsTogether() bool { return s.allows(endsTogether) }
 
-// PreparesUnnumbered reports whether all nodes know Prepares without numbers.
-func (s *State) PreparesUnnumbered() bool { return s.allows(preparesUnnumbered) }
+// PreparesLess reports whether all nodes know Prepares without numbers and homes that are not prepared.
+func (s *State) PreparesLess() bool { return s.allows(preparesLess) }
 
 // checkVersion returns an error if this program does not speak the cluster version.
 func (s *State) checkVersion() error {

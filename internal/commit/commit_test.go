@@ -32,16 +32,18 @@ func TestMessages(t *testing.T) {
 	}}
 	ops := []mvcc.Placed{{Place: 3, Op: put("a")}, {Place: 9, Op: put("b")}}
 	d := Decision{ID: id, Lowest: -1, Highest: 8, Shares: []Share{{2, ops}, {3, nil}}}
+	u := Decision{ID: id, Open: 2, Shares: []Share{{2, ops}}}
 	f := []Finish{{id, 9, ops}, {ID{1, 2, 4}, 10, nil}}
 	for name, m := range map[string]struct {
 		written []byte
 		read    func([]byte) (any, error)
 		want    any
 	}{
-		"prepare":  {p.Append(nil), func(b []byte) (any, error) { return DecodePrepare(b) }, p},
-		"end":      {e.Append(nil), func(b []byte) (any, error) { return DecodePrepare(b) }, e},
-		"decision": {d.Append(nil), func(b []byte) (any, error) { return DecodeDecision(b) }, d},
-		"finishes": {AppendFinishes(nil, f), func(b []byte) (any, error) { return DecodeFinishes(b) }, f},
+		"prepare":    {p.Append(nil), func(b []byte) (any, error) { return DecodePrepare(b) }, p},
+		"end":        {e.Append(nil), func(b []byte) (any, error) { return DecodePrepare(b) }, e},
+		"decision":   {d.Append(nil), func(b []byte) (any, error) { return DecodeDecision(b) }, d},
+		"unprepared": {u.Append(nil), func(b []byte) (any, error) { return DecodeDecision(b) }, u},
+		"finishes":   {AppendFinishes(nil, f), func(b []byte) (any, error) { return DecodeFinishes(b) }, f},
 	} {
 		got, err := m.read(m.written)
 		if err != nil || !equal(got, m.want) {
@@ -55,7 +57,7 @@ func TestMessages(t *testing.T) {
 		if _, err := m.read(append(m.written, 0)); !errors.Is(err, keys.ErrNewer) {
 			t.Errorf("%s with more: %v", name, err)
 		}
-		m.written[0] = endForm + 1
+		m.written[0] = unpreparedForm + 1
 		if _, err := m.read(m.written); !errors.Is(err, keys.ErrNewer) {
 			t.Errorf("%s of a later form: %v", name, err)
 		}

@@ -12,11 +12,12 @@ import (
 	"github.com/latchkey-db/latchkey/mvcc"
 )
 
-// messageForm opens each message and record, and endForm one whose last part is the end of a lease.
-// What a later form has stops this version.
+// messageForm opens each message and record, endForm one whose last part is the end of a lease, and
+// unpreparedForm a Decision whose home holds nothing before. What a later form has stops this version.
 const (
-	messageForm byte = 1
-	endForm     byte = 2
+	messageForm    byte = 1
+	endForm        byte = 2
+	unpreparedForm byte = 3
 )
 
 // Prepare has a participant hold keys for a transaction.
@@ -78,7 +79,7 @@ func (p *Prepare) Append(dst []byte) []byte {
 // DecodePrepare reads what Append wrote. The result has slices of its own.
 func DecodePrepare(src []byte) (p Prepare, err error) {
 	r := reader{rest: src}
-	ends := r.eitherForm()
+	ends := r.eitherForm(endForm)
 	p.ID = r.id()
 	p.Age = Age{Rev: r.varint(), First: r.id()}
 	p.Open, p.Home = r.uvarint(), r.uvarint()
@@ -99,6 +100,10 @@ type Share struct {
 // Decision has the home commit a transaction.
 type Decision struct {
 	ID ID
+	// Open is 0 if the home holds keys for the transaction. Else its share is of puts that take place
+	// whatever is there, it commits if nobody else holds their keys, and Open is what that of
+	// a Prepare is.
+	Open uint64
 	// Lowest and Highest are the lowest and the highest revision that the transaction names to
 	// read at, 0 if it names none.
 	Lowest, Highest int64
@@ -108,7 +113,11 @@ type Decision struct {
 
 // Append writes the message behind dst.
 func (d *Decision) Append(dst []byte) []byte {
-	dst = d.ID.append(append(dst, messageForm))
+	if d.Open == 0 {
+		dst = d.ID.append(append(dst, messageForm))
+	} else {
+		dst = binary.AppendUvarint(d.ID.append(append(dst, unpreparedForm)), d.Open)
+	}
 	dst = binary.AppendVarint(binary.AppendVarint(dst, d.Lowest), d.Highest)
 	return appendShares(dst, d.Shares)
 }
@@ -116,8 +125,13 @@ func (d *Decision) Append(dst []byte) []byte {
 // DecodeDecision reads what Append wrote.
 func DecodeDecision(src []byte) (d Decision, err error) {
 	r := reader{rest: src}
-	r.form()
+	unprepared := r.eitherForm(unpreparedForm)
 	d.ID = r.id()
+	if unprepared {
+		if d.Open = r.uvarint(); d.Open == 0 {
+			r.fail()
+		}
+	}
 	d.Lowest, d.Highest = r.varint(), r.varint()
 	d.Shares = r.shares()
 	return d, r.end()
@@ -259,9 +273,9 @@ func (r *reader) form() {
 	}
 }
 
-// eitherForm is form for what may be of endForm, too, and reports whether it is.
-func (r *reader) eitherForm() (ends bool) {
-	if ends = len(r.rest) > 0 && r.rest[0] == endForm; ends {
+// eitherForm is form for what may be of another form, too, and reports whether it is.
+func (r *reader) eitherForm(other byte) (is bool) {
+	if is = len(r.rest) > 0 && r.rest[0] == other; is {
 		r.rest = r.rest[1:]
 		return true
 	}

@@ -97,7 +97,7 @@ func (t *Table) Reload() (err error) {
 		r := reader{rest: v}
 		ends := false
 		if k[0] == kindHeld || k[0] == kindCommitted {
-			ends = r.eitherForm()
+			ends = r.eitherForm(endForm)
 		} else {
 			r.form()
 		}
@@ -262,7 +262,7 @@ func (t *Table) Hold(b *pebble.Batch, p *Prepare) error {
 	if err := b.Set(t.key(kindHeld, p.ID), v, nil); err != nil {
 		return err
 	}
-	if err := t.mark(b, ID{p.ID.Node, p.ID.Boot, p.Open}); err != nil {
+	if err := t.Mark(b, p.ID, p.Open); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -272,8 +272,10 @@ func (t *Table) Hold(b *pebble.Batch, p *Prepare) error {
 	return nil
 }
 
-// mark notes that no attempt of a node below open is under way, and forgets what became of them.
-func (t *Table) mark(b *pebble.Batch, open ID) error {
+// Mark notes that no attempt of an id's node below the open one is under way, and forgets what became
+// of them.
+func (t *Table) Mark(b *pebble.Batch, id ID, counter uint64) error {
+	open := ID{id.Node, id.Boot, counter}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.marks[open.Node].before(open) {

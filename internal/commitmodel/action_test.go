@@ -148,8 +148,7 @@ func (m *model) ofShard(s *state, p int, add adder) {
 	sh := &s.shards[p]
 	if i, ok := sh.ready[0].item.id(); ok {
 		// Without numberLast a number is taken early, and used when all hold.
-		_, w := m.of(i)
-		add(applyReady, p, 0, m.has(numberLast) || s.ids[i].ok == w.keys().shards())
+		add(applyReady, p, 0, m.has(numberLast) || s.ids[i].ok == m.prepares(i))
 	} else {
 		add(applyReady, p, 0, sh.ready[0].item != noItem)
 	}

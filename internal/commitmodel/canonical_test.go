@@ -39,7 +39,8 @@ func (m *model) retire(s *state, i int) {
 		return // what a late Finish or question needs
 	}
 	me.ok = 0
-	if me.n == 0 && s.shards[w.home()].holds[i] == 0 && me.prepare == 0 {
+	late := m.unprepared(i) && (me.decide || s.shards[w.home()].isReady(firstID+item(i))) // a Decide that may commit
+	if me.n == 0 && s.shards[w.home()].holds[i] == 0 && me.prepare == 0 && !late {
 		me.look = [maxKeys]uint8{}
 	}
 	if me.n == 0 && me.committed != 0 {

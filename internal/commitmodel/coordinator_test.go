@@ -14,7 +14,7 @@ func (t *step) begin(x int) {
 	if t.has(marksOfOpen) {
 		me.low = t.lowestOpen(w.node)
 	}
-	me.prepare = w.keys().shards()
+	me.prepare = t.prepares(t.current(t.s, x))
 	me.ok, me.refused = 0, false
 }
 
@@ -39,7 +39,7 @@ func (m *model) stranded(s *state, x int) bool {
 	if me.refused {
 		return true
 	}
-	missing := m.wide[x].keys().shards() &^ (me.ok | me.prepare)
+	missing := m.prepares(i) &^ (me.ok | me.prepare)
 	for p := range maxShards {
 		if missing.has(p) && !s.shards[p].waits(firstID+item(i)) {
 			return true
@@ -83,18 +83,13 @@ func (m *model) decidable(s *state, x int) bool {
 	case idle, done:
 		return false
 	case preparing:
-		return !me.refused && (me.ok == m.wide[x].keys().shards() || !m.has(numberLast))
+		return !me.refused && (me.ok == m.prepares(i) || !m.has(numberLast))
 	case deciding:
 	}
 	if me.decide || me.result != noResult {
 		return false
 	}
-	for _, r := range s.shards[m.wide[x].home()].ready {
-		if r.item == firstID+item(i) {
-			return false
-		}
-	}
-	return true
+	return !s.shards[m.wide[x].home()].isReady(firstID + item(i))
 }
 
 // answer has a coordinator act on what it saw of its Decide.
@@ -138,6 +133,8 @@ func (t *step) jump(x int) {
 		t.tell(x, answeredCommitted)
 	case sh.tombs[i] == tombAborted:
 		t.giveBack(x)
+	case t.unprepared(i):
+		t.tell(x, answeredUnknown)
 	default:
 		t.fail(answers, "the home knows nothing of %s, which is open", t.name(i))
 	}

@@ -37,6 +37,13 @@ var small = []space{
 	{"one, a right is taken away", scenario{wide: []wide{t1}, tries: 2, fence: true, faults: faults{crashes: 1, changes: 1, suspects: 1}}},
 	{"one that writes on one shard alone, and a write", scenario{wide: []wide{t3}, narrow: []narrow{{writes: keyA}}, reads: []keySet{keyZ}, tries: 2, faults: faults{crashes: 1, changes: 1, suspects: 1}}},
 	{"one, a lease ends", scenario{wide: []wide{t1}, narrow: []narrow{{writes: keyA}}, tries: 2, lease: true, ages: true, faults: faults{crashes: 1, changes: 1, suspects: 1}}},
+	{"two, of which one puts at its home", scenario{wide: []wide{t4, t2}, tries: 3, ages: true}},
+	{"two that meet at a home that one puts at", scenario{wide: []wide{t4, t5}, tries: 2, ages: true, faults: faults{changes: 1}}},
+	{"two that meet at a home that one puts at, a node fails", scenario{wide: []wide{t4, t5}, tries: 2, faults: faults{crashes: 1}}},
+	{"one that puts at its home, all fails", scenario{wide: []wide{t4}, tries: 2, faults: faults{crashes: 1, changes: 1, lost: 1, doubled: 1, timeouts: 1, suspects: 1, jumps: 1}}},
+	{"one that puts at its home, messages are doubled", scenario{wide: []wide{t4, t4}, tries: 1, faults: faults{doubled: 2, suspects: 1}}},
+	{"one that puts at its home, a write and a read", scenario{wide: []wide{t4}, narrow: []narrow{{writes: keyA | keyX}}, reads: []keySet{keyA | keyB}, tries: 2, ages: true, faults: faults{changes: 1}}},
+	{"one that puts at its home, a right is taken away", scenario{wide: []wide{t4}, tries: 2, fence: true, faults: faults{crashes: 1, changes: 1, suspects: 1}}},
 	{"crossed, writes between, a leader fails", scenario{wide: crossed, narrow: between, tries: 1, faults: faults{changes: 1}}},
 }
 

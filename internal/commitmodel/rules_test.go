@@ -12,6 +12,9 @@ var (
 	t2 = wide{node: 1, writes: keyB | keyC}
 	// t3 writes on the shard of c alone, if a has not been written.
 	t3 = wide{node: 2, reads: keyA | keyC, writes: keyZ, unwritten: keyA}
+	// t4 puts on its home whatever is there, and t5 holds that and the rest.
+	t4 = wide{node: 0, writes: keyA | keyB, puts: true}
+	t5 = wide{node: 1, writes: keyA | keyB}
 	// The shares of either of crossed are kept apart by one of between: the transactions
 	// meet nowhere.
 	crossed = []wide{{node: 0, writes: keyA | keyY}, {node: 1, writes: keyB | keyX}}
@@ -35,6 +38,8 @@ var ruleCases = []struct {
 	{outcomeStays, answers, scenario{wide: []wide{t1}, tries: 1, faults: faults{doubled: 1}}},
 	{tombsUntilMarks, atomicity, scenario{wide: []wide{t1}, tries: 1, faults: faults{suspects: 1, changes: 1}}},
 	{marksOfOpen, answers, scenario{wide: []wide{t1, t1}, tries: 1, faults: faults{suspects: 1, jumps: 1}}},
+	{refusedAtDecide, atomicity, scenario{wide: []wide{t4}, tries: 1, faults: faults{suspects: 1}}},
+	{meetsAtDecide, isolation, scenario{wide: []wide{t4, {node: 1, writes: keyA | keyC}}, tries: 1}},
 	{epochAtDecide, rights, scenario{wide: []wide{t1}, tries: 1, fence: true}},
 	{questionInLog, atomicity, scenario{wide: []wide{t1}, tries: 1, faults: faults{suspects: 1}}},
 	{absenceOnlyHeld, answers, scenario{wide: []wide{t1}, tries: 1, faults: faults{jumps: 1}}},

@@ -65,6 +65,9 @@ type wide struct {
 	// unwritten are compared: once one of them has been written, the transaction
 	// takes the branch that writes nothing. They are among reads or writes.
 	unwritten keySet
+	// puts says that its home has keys that it writes whatever is there: its first attempt does not
+	// prepare the home.
+	puts bool
 }
 
 func (w *wide) keys() keySet { return w.reads | w.writes }
@@ -120,6 +123,8 @@ const (
 	outcomeStays                 // and at the home, which goes on telling that it committed
 	tombsUntilMarks              // tombstones stay until a mark has passed them
 	marksOfOpen                  // a mark is the lowest id that its node still works on
+	refusedAtDecide              // what is refused does not commit where the home was not prepared
+	meetsAtDecide                // nor what meets a hold there
 	epochAtDecide                // Decide compares the guard's epoch with the fence
 	questionInLog                // a question is a command in the home's log
 	absenceOnlyHeld              // absence is abort only to a participant that holds
@@ -143,7 +148,7 @@ const (
 func (r rule) String() string {
 	return [rules]string{
 		"oneID", "refuseBelowMarks", "holdsAtApply", "readsMeetHolds", "numberLast", "commitNeedsHold", "abortLeavesTomb", "finishLeavesTomb", "outcomeStays",
-		"tombsUntilMarks", "marksOfOpen", "epochAtDecide", "questionInLog", "absenceOnlyHeld", "releaseByAbort", "finishApplied", "agesInLine", "olderWounds", "writesWound",
+		"tombsUntilMarks", "marksOfOpen", "refusedAtDecide", "meetsAtDecide", "epochAtDecide", "questionInLog", "absenceOnlyHeld", "releaseByAbort", "finishApplied", "agesInLine", "olderWounds", "writesWound",
 		"skippedNotEnded", "resolvedOfSpan", "viewsCarryHolds", "viewAfterPromise", "readBelowHolds", "neverBelowH", "youngerGivesBack",
 	}[r]
 }

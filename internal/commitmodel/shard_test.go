@@ -175,7 +175,11 @@ func (t *step) decide(i int, n uint8) {
 	switch {
 	case me.n != 0, sh.tombs[i] == tombCommitted:
 		me.result = resultCommitted
-	case sh.holds[i] == 0 && (t.has(commitNeedsHold) || me.committed != 0):
+	case t.unprepared(i) && t.has(refusedAtDecide) && (sh.tombs[i] != noTomb || me.seq < sh.marks[w.node]):
+		me.result = resultAborted
+	case t.unprepared(i) && t.has(meetsAtDecide) && t.meetsHold(firstID+item(i), home):
+		me.result = resultAborted
+	case !t.unprepared(i) && sh.holds[i] == 0 && (t.has(commitNeedsHold) || me.committed != 0):
 		me.result = resultAborted
 	case sh.fenced && t.has(epochAtDecide):
 		t.drop(i, home)
@@ -185,6 +189,16 @@ func (t *step) decide(i int, n uint8) {
 		me.result = resultCommitted
 	}
 	t.publish(home)
+}
+
+// meetsHold reports whether an item meets what another holds on a shard.
+func (t *step) meetsHold(it item, p int) bool {
+	for i, b := range t.s.shards[p].holds {
+		if b != 0 && t.meet(it, firstID+item(i), p) {
+			return true
+		}
+	}
+	return false
 }
 
 // commit checks that the transaction may commit at n, and writes what the home has of it.
@@ -204,19 +218,23 @@ func (t *step) commit(i int, n uint8) {
 	}
 	for p := range maxShards {
 		switch b := t.s.shards[p].holds[i]; {
-		case !w.keys().shards().has(p):
+		case !t.prepares(i).has(p):
 		case b == 0:
 			t.fail(atomicity, "%s commits at %d, and shard %d does not hold for it", t.name(i), n, p)
 		case b > n:
 			t.fail(isolation, "%s commits at %d, and shard %d held for it from %d", t.name(i), n, p, b-1)
 		}
 	}
-	w.keys().each(func(key int) {
+	seen := w.keys()
+	if t.unprepared(i) {
+		seen &^= seen.on(w.home())
+	}
+	seen.each(func(key int) {
 		if saw, newest := me.look[key]-1, t.s.newest[key]; saw != newest || newest >= n {
 			t.fail(isolation, "%s commits at %d having seen version %d of key %c, whose newest is %d", t.name(i), n, saw, "abcxyz"[key], newest)
 		}
 	})
-	(w.keys() &^ t.written(i)).each(func(key int) { t.show(key, n) })
+	(seen &^ t.written(i)).each(func(key int) { t.show(key, n) })
 	me.n, me.committed = n, n
 	t.apply(i, w.home())
 }

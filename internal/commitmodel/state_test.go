@@ -176,6 +176,21 @@ func (m *model) of(i int) (x int, w *wide) {
 	return x, &m.wide[x]
 }
 
+// unprepared reports whether the home of an id is not prepared.
+func (m *model) unprepared(i int) bool {
+	x, w := m.of(i)
+	return w.puts && i == m.first(x)
+}
+
+// prepares returns the shards that an id is to hold on.
+func (m *model) prepares(i int) shardSet {
+	_, w := m.of(i)
+	if m.unprepared(i) {
+		return w.keys().shards() &^ (1 << w.home())
+	}
+	return w.keys().shards()
+}
+
 // current returns the id that a transaction's coordinator works on, if it has drawn one.
 func (m *model) current(s *state, x int) int {
 	if !m.has(oneID) {
@@ -240,6 +255,16 @@ func (sh *shard) push(it item, number uint8) {
 		}
 	}
 	panic("no room for a numbered command")
+}
+
+// isReady reports whether a command is among a shard's ready ones.
+func (sh *shard) isReady(it item) bool {
+	for _, n := range sh.ready {
+		if n.item == it {
+			return true
+		}
+	}
+	return false
 }
 
 // pop takes the first of a shard's ready commands.

@@ -5,13 +5,15 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/mvcc"
 )
 
 // soon bounds what transactions take that meet: a few ways each, nobody's patience.
 const soon = 500 * time.Millisecond
 
 // crossing has two transactions hold a key each on different shards: that of node 1 a/x, that of node 2 b/x.
-// Their other Prepares come late.
+// Their other Prepares come late. They tell what was there, so that their homes are prepared.
 func (c *cluster) crossing(tb testing.TB, first, second *pb.TxnRequest) (one, two *later[*pb.TxnResponse]) {
 	tb.Helper()
 	c.place(shardA, c.nodes[2])
@@ -21,6 +23,9 @@ func (c *cluster) crossing(tb testing.TB, first, second *pb.TxnRequest) (one, tw
 		}
 		return interference{}
 	})
+	for _, req := range []*pb.TxnRequest{first, second} {
+		mvcc.EachPut(req, func(put *pb.PutRequest) { put.PrevKv = true })
+	}
 	one, two = c.node(1).txn(tb.Context(), first), c.node(2).txn(tb.Context(), second)
 	time.Sleep(10 * time.Millisecond)
 	if !c.held("a/x") || !c.held("b/x") {

@@ -45,10 +45,12 @@ func (c *cluster) script(f func(k call, n int) interference) {
 // step reports whether a call is a step of a transaction that node 1 has a shard take.
 func (k call) step(shard uint64) bool { return k.name == "Write" && k.from == 1 && k.shard == shard }
 
-// putBoth is a transaction that puts a value at a/x and b/x.
+// putBoth is a transaction that puts a value at a/x and b/x. It tells what was there, so that its home is
+// prepared.
 func putBoth(value string, compares ...*pb.Compare) *pb.TxnRequest {
 	return &pb.TxnRequest{Compare: compares, Success: []*pb.RequestOp{
-		wrapPut(&pb.PutRequest{Key: []byte("a/x"), Value: []byte(value)}), wrapPut(&pb.PutRequest{Key: []byte("b/x"), Value: []byte(value)}),
+		wrapPut(&pb.PutRequest{Key: []byte("a/x"), Value: []byte(value), PrevKv: true}),
+		wrapPut(&pb.PutRequest{Key: []byte("b/x"), Value: []byte(value), PrevKv: true}),
 	}}
 }
 
