@@ -2,11 +2,17 @@ package sim
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/system"
 )
 
 // runMembersNamed runs a test of a cluster whose members change, without faults.
@@ -75,5 +81,105 @@ func TestLeavingNodeHandsOverWhenItStartsAgain(t *testing.T) {
 		if _, voters := c.leader(ctx, placement.SystemShard).cluster.Replica().Voters(); len(voters) != 2 {
 			t.Errorf("voters %v", voters)
 		}
+	})
+}
+
+// The system shard lets go of a node last, and the record after it: a node that no shard asks any more would not hear what becomes of it,
+// and one that is barred while it votes could lead on.
+func TestSystemShardLetsGoLast(t *testing.T) {
+	runMembersNamed(t, 3, func(t *testing.T, c *cluster) {
+		one, three := c.nodes[0], c.nodes[2]
+		c.placeAll(one)
+		p := one.running()
+		last := c.shards()[len(c.shards())-1]
+		// Who follows in one data shard does not count as live, so that it keeps its members.
+		c.setInterfere(func(k call) interference { return interference{refuse: k.name == "Applied" && k.shard == last} })
+		if err := p.cluster.RemoveMember(t.Context(), three.id, p.cluster.State().Cluster.Members); err != nil {
+			t.Fatal(err)
+		}
+		votes := func(id uint64) bool {
+			_, voters := p.replica(id).Voters()
+			return voters[three.replica] != ""
+		}
+		c.eventually("the other data shards let go of the node", func() bool { return !votes(placement.FirstDataShard) })
+		time.Sleep(5 * time.Second)
+		if !votes(last) || !votes(placement.SystemShard) || p.cluster.State().Removed[three.id].ID != 0 || three.running() == nil {
+			t.Errorf("the node has gone too soon:%s", c.membersSaid())
+		}
+		c.setInterfere(func(call) interference { return interference{} })
+		c.eventually("the node is removed", func() bool { return p.cluster.State().Removed[three.id].ID != 0 })
+		// A client of the node has it ask the others.
+		ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
+		defer cancel()
+		if q := three.running(); q != nil {
+			if _, err := q.router.Range(ctx, &pb.RangeRequest{Key: []byte("a")}); err == nil {
+				t.Error("a removed node answers")
+			}
+		}
+		c.eventually("the node is sent away", func() bool { return errors.Is(three.refused(), system.ErrRemoved) })
+	})
+}
+
+// A node whose disks are lost is not let in with others, neither a first one nor one that joined, and who takes its place gets other
+// replicas: the lost ones may have acknowledged something. Old copies of the disks of a removed node are sent away.
+func TestLostReplicasDoNotReturn(t *testing.T) {
+	runMembersNamed(t, 3, func(t *testing.T, c *cluster) {
+		one, two := c.nodes[0], c.nodes[1]
+		used := map[uint64]bool{1: true, 2: true, 3: true}
+		p := one.running()
+		ids := func() []uint64 { return slices.Collect(maps.Keys(p.cluster.State().System.Replicas)) }
+		add := func() *node {
+			urls := []string{address("peer", uint64(len(used)+100))}
+			if _, err := p.cluster.AddMember(t.Context(), urls, false, p.cluster.State().Cluster.Members); err != nil {
+				t.Fatal(err)
+			}
+			n := c.admit(1, urls, address("disks", uint64(len(used)+100)))
+			if used[n.replica] {
+				t.Errorf("replica %d is given again; there are %v", n.replica, ids())
+			}
+			used[n.replica] = true
+			if err := n.restart(c.ctx); err != nil {
+				t.Fatal(err)
+			}
+			c.eventually("the member votes", func() bool { return p.settledMembers(t.Context()) })
+			return n
+		}
+		remove := func(n *node) {
+			if err := p.cluster.RemoveMember(t.Context(), n.id, p.cluster.State().Cluster.Members); err != nil {
+				t.Fatal(err)
+			}
+			c.eventually("the member is removed", func() bool { return p.cluster.State().Removed[n.id].ID != 0 })
+		}
+		stray := func(n *node, why error) {
+			c.mu.Lock()
+			c.strays = append(c.strays, n)
+			c.mu.Unlock()
+			if err := n.restart(c.ctx); err == nil || !errors.Is(n.refused(), why) {
+				t.Errorf("node %d: %v, sent away for %v, want %v", n.id, err, n.refused(), why)
+			}
+		}
+		if err := two.die(false, c.rnd); err != nil {
+			t.Fatal(err)
+		}
+		old, err := two.copied()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.revive(two)
+		for _, n := range []*node{c.nodes[2], add()} {
+			if err := c.lose(n); err != nil {
+				t.Fatal(err)
+			}
+			wiped := newNode(c, n.id, n.replica)
+			wiped.told, wiped.urls, wiped.instance = n.told, n.urls, "others"
+			stray(wiped, system.ErrInstance)
+			if err := p.cluster.JoinMember(t.Context(), n.urls, "others", system.Version); !errors.Is(err, system.ErrInstance) {
+				t.Errorf("another directory joins as %d: %v", n.id, err)
+			}
+			remove(n)
+			add()
+		}
+		remove(two)
+		stray(old, system.ErrRemoved)
 	})
 }
