@@ -47,6 +47,7 @@ func (n *node) systemServes() bool {
 // it: it does not wait for those shards first.
 func TestLeavingNodeHandsOverWhenItStartsAgain(t *testing.T) {
 	runMembersNamed(t, 3, func(t *testing.T, c *cluster) {
+		t.Helper()
 		one, three := c.nodes[0], c.nodes[2]
 		c.placeAll(one)
 		p := one.running()
@@ -88,6 +89,7 @@ func TestLeavingNodeHandsOverWhenItStartsAgain(t *testing.T) {
 // and one that is barred while it votes could lead on.
 func TestSystemShardLetsGoLast(t *testing.T) {
 	runMembersNamed(t, 3, func(t *testing.T, c *cluster) {
+		t.Helper()
 		one, three := c.nodes[0], c.nodes[2]
 		c.placeAll(one)
 		p := one.running()
@@ -124,6 +126,7 @@ func TestSystemShardLetsGoLast(t *testing.T) {
 // replicas: the lost ones may have acknowledged something. Old copies of the disks of a removed node are sent away.
 func TestLostReplicasDoNotReturn(t *testing.T) {
 	runMembersNamed(t, 3, func(t *testing.T, c *cluster) {
+		t.Helper()
 		one, two := c.nodes[0], c.nodes[1]
 		used := map[uint64]bool{1: true, 2: true, 3: true}
 		p := one.running()

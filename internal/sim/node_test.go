@@ -253,7 +253,8 @@ const callTimeout = 3 * time.Second
 func (p *process) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(p.ctx, cancel)()
+	stop := context.AfterFunc(p.ctx, cancel)
+	defer stop()
 	p.mu.Lock()
 	ending := p.ending
 	if !ending {
