@@ -63,7 +63,7 @@ var (
 	// ErrUnhealthy is returned where too few members are there and have caught up for the change.
 	ErrUnhealthy = errors.New("system: too few members are there")
 	// ErrRemoved is returned for a node whose member was removed.
-	ErrRemoved = errors.New("the member has been removed")
+	ErrRemoved = errors.New("system: the member has been removed")
 	// ErrLearnerBehind is returned for a learner that has not caught up.
 	ErrLearnerBehind = errors.New("system: learner has not caught up")
 	// ErrOldProgram is returned for a node that joins with a program that does not speak the cluster version.
