@@ -192,7 +192,20 @@ func (g *Group) Progress() (rev int64, ok bool) {
 			delete(g.future, w)
 		}
 	}
-	return rev, g.behind == 0 && len(g.future) == 0 && len(g.watchers) > 0 && g.s.loaded()
+	return rev, g.behind == 0 && len(g.future) == 0 && len(g.watchers) > 0 && g.s.loaded() && g.startedLocked(rev)
+}
+
+// startedLocked reports whether no watcher that is not in future starts behind rev, the revision that is resolved for all: one
+// may have started where only keys of others are held. hub.mu must be held.
+func (g *Group) startedLocked(rev int64) bool {
+	if len(g.s.state.Load().holds) > 0 {
+		for _, w := range g.watchers {
+			if w.opts.Start > rev {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // ProgressOf is Progress of one watcher: those beside it don't count.

@@ -141,6 +141,8 @@ func (h *hub) publish(w *Writer, st *state) {
 	if w.reheld {
 		h.reviewLocked(st)
 		h.settledLocked()
+	} else {
+		h.resolvedMoreLocked(old, st)
 	}
 	h.awaitedLocked()
 }

@@ -91,3 +91,36 @@ func TestCompactionBehindAHold(t *testing.T) {
 func described(e *mvccpb.Event) string {
 	return fmt.Sprintf("%s %s %s", e.Kv.Key, e.Kv.Value, e.GetPrevKv().GetValue())
 }
+
+// A hold may be from a revision on that is not resolved yet, since other commands up to there are still to come. What they change
+// reaches the watchers of held keys while these are held, and no progress goes ahead of it.
+func TestWatchersBelowTheBoundOfAHold(t *testing.T) {
+	e := memEnv(t)
+	e.put("a", "1")
+	g := e.s.NewGroup()
+	defer g.Close()
+	g.Add(1, WatchOptions{Key: []byte("a"), End: []byte("d")})
+	e.apply(func(w *Writer) {
+		if err := w.Hold("t", 4, nil, keys.NewSet(keys.Point([]byte("a")))); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if _, ok, err := g.Poll(); ok || err != nil {
+		t.Fatalf("an event: %v, %v", ok, err)
+	}
+	rev := e.put("b", "1")
+	e.s.Resolve(4)
+	if got, ok := g.Progress(); ok && got >= rev {
+		t.Errorf("progress %d before the event at %d", got, rev)
+	}
+	b, ok, err := g.Poll()
+	if err != nil || !ok || len(b.Events) != 1 || string(b.Events[0].Kv.Key) != "b" {
+		t.Fatalf("%v, %v, %v", b, ok, err)
+	}
+	if _, ok, err = g.Poll(); ok || err != nil {
+		t.Fatalf("an event: %v, %v", ok, err)
+	}
+	if got, ok := g.Progress(); !ok || got != 4 {
+		t.Errorf("progress %d, %v; want that of the hold's bound", got, ok)
+	}
+}

@@ -1,6 +1,8 @@
 package mvcc
 
 import (
+	"slices"
+
 	"go.etcd.io/etcd/pkg/v3/adt"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
@@ -108,5 +110,16 @@ func (h *hub) reviewLocked(st *state) {
 		if w.next <= st.readable(w.span) || !st.holds.exclude(w.span) {
 			w.lagLocked(w.next)
 		}
+	}
+}
+
+// resolvedMoreLocked is reviewLocked for a state with the holds of the one before and more resolved: where a hold
+// is from a revision on that was not resolved yet, what others change up to there is for the parked watchers. h.mu must be held.
+func (h *hub) resolvedMoreLocked(old, st *state) {
+	if len(h.parked) == 0 || st.resolved == old.resolved {
+		return
+	}
+	if slices.ContainsFunc(st.holds, func(hd *hold) bool { return hd.from > old.resolved }) {
+		h.reviewLocked(st)
 	}
 }
