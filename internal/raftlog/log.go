@@ -15,6 +15,8 @@ type Options struct {
 	Dir string
 	// Made says that the log was made at an earlier start. It must be there.
 	Made bool
+	// ReadOnly has the log be read as it is: nothing in the directory changes, and nothing may be written. It must be there.
+	ReadOnly bool
 	// SegmentBytes is the length at which a segment is sealed; 0 is the default.
 	SegmentBytes int64
 	// Synced, unless nil, is told of each write that was fsynced, how many bytes it had and how
@@ -158,7 +160,10 @@ func (l *Log) Close() error {
 	if closed {
 		return nil
 	}
-	err := l.flush(made, true)
+	var err error
+	if !l.opts.ReadOnly {
+		err = l.flush(made, true)
+	}
 	l.reading.Lock()
 	defer l.reading.Unlock()
 	l.mu.Lock()

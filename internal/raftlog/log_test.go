@@ -2,12 +2,14 @@ package raftlog
 
 import (
 	"errors"
+	"io"
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/lni/dragonboat/v4/raftpb"
 	"github.com/lni/vfs"
 )
@@ -114,6 +116,68 @@ func (p *powerCut) cut() {
 func (p *powerCut) restore() {
 	p.fs.ResetToSyncedState()
 	p.fs.SetIgnoreSyncs(false)
+}
+
+// A log that is only read holds what was saved, and changes nothing: neither the torn end nor the files that are not needed.
+func TestReadOnly(t *testing.T) {
+	fs := vfs.NewMem()
+	if _, err := Open(Options{FS: fs, Dir: testDir, ReadOnly: true}); err == nil {
+		t.Error("a log that is not there was read")
+	}
+	m, l := newModel(seed(t)), open(t, fs)
+	for range 300 {
+		if _, err := m.step(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	needless, err := fs.Create(fs.PathJoin(testDir, fileName(l.number+1)))
+	if err == nil {
+		_, err = needless.Write([]byte("begun, and torn"))
+	}
+	if err := errors.Join(err, needless.Close()); err != nil {
+		t.Fatal(err)
+	}
+	before := filesOf(t, fs)
+	for range 2 {
+		l, err := Open(Options{FS: fs, Dir: testDir, ReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.check(t, l)
+		if err := l.RemoveNodeData(1, 1); !errors.Is(err, errReadOnly) {
+			t.Errorf("a write: %v", err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(before, filesOf(t, fs)); d != "" {
+			t.Fatal("the files have changed", d)
+		}
+	}
+}
+
+// filesOf returns the content of a log's files by their names.
+func filesOf(t *testing.T, fs vfs.FS) map[string][]byte {
+	t.Helper()
+	names, err := fs.List(testDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string][]byte)
+	for _, name := range names {
+		f, err := fs.Open(fs.PathJoin(testDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name], err = io.ReadAll(f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
 }
 
 // What was acknowledged is there after a power cut at any fsync, and a torn end is never taken for

@@ -19,6 +19,9 @@ const remedy = "check the disk, then put a good copy of the file back, or replac
 // errMissing is returned for a file that is gone.
 var errMissing = errors.New("a file of the log is missing")
 
+// errReadOnly is returned for writes of a log that was opened to be read.
+var errReadOnly = errors.New("the log was opened to be read")
+
 // Open reads a log, or makes it. An error wraps ErrDamaged if what had been fsynced can't be
 // read, and names the file and the offset.
 func Open(o Options) (*Log, error) {
@@ -30,7 +33,9 @@ func Open(o Options) (*Log, error) {
 		o.NotReused = func(string, error) {}
 	}
 	l := &Log{opts: o, replicas: make(map[member]*replica)}
-	if err := makeDir(o.FS, o.Dir); err != nil {
+	if o.ReadOnly {
+		l.opts.Made, l.err = true, errReadOnly
+	} else if err := makeDir(o.FS, o.Dir); err != nil {
 		return nil, fmt.Errorf("make %s: %w", o.Dir, err)
 	}
 	numbers, err := list(o.FS, o.Dir)
@@ -39,6 +44,9 @@ func Open(o Options) (*Log, error) {
 	}
 	if err := l.recover(numbers); err != nil {
 		return nil, errors.Join(err, l.closeFiles())
+	}
+	if o.ReadOnly {
+		return l, nil
 	}
 	if err := l.roll(); err != nil {
 		return nil, errors.Join(err, l.closeFiles())
@@ -105,7 +113,7 @@ func (l *Log) read(number uint64) (content, error) {
 	return c, nil
 }
 
-// recover reads the segments that are needed, and removes what else there is.
+// recover reads the segments that are needed, and removes what else there is if the log may be written.
 func (l *Log) recover(numbers []uint64) error {
 	newest, begun, err := l.newest(numbers)
 	if err != nil {
@@ -293,6 +301,9 @@ func (r *replica) takeIn(s *segment, i item) error {
 
 // tidy removes the files that are not needed.
 func (l *Log) tidy(numbers []uint64) error {
+	if l.opts.ReadOnly {
+		return nil
+	}
 	for _, number := range numbers {
 		if slices.ContainsFunc(l.segments, func(s *segment) bool { return s.number == number }) {
 			continue
