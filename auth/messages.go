@@ -1,10 +1,23 @@
 package auth
 
 import (
+	"maps"
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/authpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
+
+// Messages returns whether users are checked, and roles and users by name, as etcd keeps them.
+func (s *State) Messages() (settings *pb.AuthStatusResponse, roles []*authpb.Role, users []*authpb.User) {
+	for _, name := range slices.Sorted(maps.Keys(s.Roles)) {
+		roles = append(roles, s.Roles[name].Message())
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Users)) {
+		users = append(users, s.Users[name].Message())
+	}
+	return &pb.AuthStatusResponse{Enabled: s.Enabled, AuthRevision: s.Revision}, roles, users
+}
 
 // Message returns the user as etcd keeps it.
 func (u *User) Message() *authpb.User {

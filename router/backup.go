@@ -31,22 +31,11 @@ func (r *Router) WriteSnapshot(ctx context.Context, w io.Writer) error {
 	for _, id := range slices.Sorted(maps.Keys(s.leases)) {
 		b.Lease(&pb.LeaseGrantRequest{ID: id, TTL: s.leases[id].TTL})
 	}
-	writeUsers(b, s.users)
+	b.Users(s.users.Messages())
 	if err := s.writeKeys(ctx, b); err != nil {
 		return err
 	}
 	return b.Close()
-}
-
-// writeUsers writes users and roles by name.
-func writeUsers(b *backup.Writer, users *auth.State) {
-	b.Auth(&pb.AuthStatusResponse{Enabled: users.Enabled, AuthRevision: users.Revision})
-	for _, name := range slices.Sorted(maps.Keys(users.Roles)) {
-		b.Role(users.Roles[name].Message())
-	}
-	for _, name := range slices.Sorted(maps.Keys(users.Users)) {
-		b.User(users.Users[name].Message())
-	}
 }
 
 // backupState is all keys at one revision, the leases and the users.

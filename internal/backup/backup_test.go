@@ -29,6 +29,7 @@ func written(t *testing.T, keys int) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := backup.NewWriter(&out, 300)
+	w.Bump(1000)
 	w.Lease(&pb.LeaseGrantRequest{ID: 5, TTL: 100})
 	w.Auth(&pb.AuthStatusResponse{Enabled: true, AuthRevision: 4})
 	w.Role(&authpb.Role{Name: []byte("reader")})
@@ -66,7 +67,7 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	hash := crc32.Checksum(records[:len(records)-6], crc32.MakeTable(crc32.Castagnoli))
-	want := backup.Summary{Version: backup.Version, Hash: hash, Revision: 300, Keys: 200, Leases: 1, Users: 1, Roles: 1, Size: int64(len(whole))}
+	want := backup.Summary{Version: backup.Version, Hash: hash, Revision: 300, Bump: 1000, Keys: 200, Leases: 1, Users: 1, Roles: 1, Size: int64(len(whole))}
 	if got != want || rev != 300 || lease != 5 || len(keys) != 200 || keys[199] != "key199" {
 		t.Errorf("%+v, want %+v; revision %d, lease %d, keys %v", got, want, rev, lease, keys)
 	}

@@ -14,6 +14,7 @@ const (
 const Version = "1"
 
 const (
+	letterBump  byte = 'b'
 	letterLease byte = 'l'
 	letterAuth  byte = 'a'
 	letterRole  byte = 'r'

@@ -47,6 +47,9 @@ type Summary struct {
 	// Hash is the CRC-32C of the end record.
 	Hash     uint32
 	Revision int64
+	// Bump is by how much revisions must go on above Revision at least: 0, but for a backup that was
+	// recovered from data directories.
+	Bump int64
 	// Keys, Leases, Users and Roles count the records.
 	Keys, Leases, Users, Roles int
 	// Size is that of the file in bytes.
@@ -153,6 +156,12 @@ func (r *reader) record() (end bool, err error) {
 		}
 		r.summary.Hash = sum
 		return true, nil
+	case letterBump:
+		bump, n := binary.Uvarint(body)
+		if r.summary.Bump = int64(bump); n != len(body) || r.summary.Bump <= 0 {
+			return false, fmt.Errorf("%w: revisions are to go on by %d", ErrDamaged, bump)
+		}
+		return false, nil
 	case letterLease:
 		r.summary.Leases++
 		return false, hand(body, &pb.LeaseGrantRequest{}, r.to.Lease)

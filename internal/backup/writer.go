@@ -32,6 +32,12 @@ func NewWriter(w io.Writer, rev int64) *Writer {
 	return b
 }
 
+// Bump writes by how much revisions must go on above the backup's at least, and with everything below compacted:
+// it is not all that there was. It comes first.
+func (b *Writer) Bump(revisions int64) {
+	b.record(letterBump, binary.AppendUvarint(nil, uint64(revisions)))
+}
+
 // Lease writes a lease. It comes before the first key that has it.
 func (b *Writer) Lease(l *pb.LeaseGrantRequest) { b.message(letterLease, l) }
 
@@ -43,6 +49,17 @@ func (b *Writer) Role(r *authpb.Role) { b.message(letterRole, r) }
 
 // User writes a user, with the hash of the password.
 func (b *Writer) User(u *authpb.User) { b.message(letterUser, u) }
+
+// Users writes whether users are checked, roles and users, as auth.State.Messages returns them.
+func (b *Writer) Users(s *pb.AuthStatusResponse, roles []*authpb.Role, users []*authpb.User) {
+	b.Auth(s)
+	for _, r := range roles {
+		b.Role(r)
+	}
+	for _, u := range users {
+		b.User(u)
+	}
+}
 
 // Key writes a key. Keys come in rising order.
 func (b *Writer) Key(kv *mvccpb.KeyValue) { b.message(letterKey, kv) }
@@ -72,6 +89,10 @@ func (b *Writer) message(letter byte, m proto.Message) {
 		return
 	}
 	b.buf = body
+	b.record(letter, body)
+}
+
+func (b *Writer) record(letter byte, body []byte) {
 	b.bytes([]byte{letter})
 	b.bytes(binary.AppendUvarint(nil, uint64(len(body))))
 	b.bytes(body)
