@@ -122,6 +122,20 @@ func (t *Table) Holds(id int64) bool {
 	return t.keysLocked(id) != nil
 }
 
+// RefOf returns the grant of lease id that keys hang on here: that of the lease, ending or not, or of
+// its shadow.
+func (t *Table) RefOf(id int64) (Ref, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if e, ok := t.leases[id]; ok {
+		return e.Ref(), true
+	}
+	if s, ok := t.shadows[id]; ok {
+		return Ref{ID: id, Incarnation: s.incarnation}, true
+	}
+	return Ref{}, false
+}
+
 // Drop takes the shadow of a lease away, whose end is decided, and returns its keys in
 // ascending order, for the caller to delete. It leaves a tombstone. Repeated, it does
 // nothing.

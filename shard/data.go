@@ -125,52 +125,59 @@ type DataConfig struct {
 
 // Start opens a data shard's state and starts its replica on a host.
 func Start(h *raft.Host, c DataConfig) (*Data, error) {
-	prefix := raft.Prefix(c.ShardID, c.ReplicaID)
-	store, err := mvcc.Open(h.DB(), prefix)
-	if err != nil {
-		return nil, fmt.Errorf("open keys of shard %d: %w", c.ShardID, err)
-	}
-	leases, err := lease.Open(h.DB(), prefix)
-	if err != nil {
-		return nil, fmt.Errorf("open leases of shard %d: %w", c.ShardID, err)
-	}
-	transactions, err := commit.Open(h.DB(), prefix)
-	if err != nil {
-		return nil, fmt.Errorf("open shard %d: %w", c.ShardID, err)
-	}
-	fence, err := readFence(h.DB(), prefix)
-	if err != nil {
-		return nil, fmt.Errorf("open shard %d: %w", c.ShardID, err)
-	}
-	shape, err := readShape(h.DB(), prefix)
-	if err != nil {
-		return nil, fmt.Errorf("open shard %d: %w", c.ShardID, err)
-	}
 	if c.Observer == nil {
 		c.Observer = unobserved{}
 	}
-	d := &Data{
-		observer: c.Observer, log: h.Log().With(slog.Uint64("shard", c.ShardID)),
-		db: h.DB(), prefix: prefix, store: store, leases: leases, transactions: transactions,
+	d, err := open(h.DB(), c.ShardID, c.ReplicaID)
+	if err != nil {
+		return nil, err
 	}
-	d.fence.Store(&fence)
-	d.shape.Store(&shape)
-	d.keeper = newKeeper(d)
-	d.ender = newEnder(d)
-	d.settler = newSettler(d)
-	d.sweeper = newSweeper(store, h, d.observer, d.log)
-	d.attach()
-	d.holding.loaded(transactions)
+	d.observer, d.log = c.Observer, h.Log().With(slog.Uint64("shard", c.ShardID))
+	d.sweeper = newSweeper(d.store, h, d.observer, d.log)
 	d.sweeper.start()
 	_, err = h.Start(raft.ReplicaConfig{
 		ShardID: c.ShardID, ReplicaID: c.ReplicaID, Members: c.Members,
 		Machine: d, Leads: d.keeper, Oracle: c.Oracle, Bind: func(r *raft.Replica) { d.replica = r },
-		Observe: d.observe, Resolved: store.Resolve, Numbered: d.numbered,
+		Observe: d.observe, Resolved: d.store.Resolve, Numbered: d.numbered,
 	})
 	if err != nil {
 		d.Close()
 		return nil, err
 	}
+	return d, nil
+}
+
+// open loads the state of a data shard's replica.
+func open(db *pebble.DB, shardID, replicaID uint64) (*Data, error) {
+	prefix := raft.Prefix(shardID, replicaID)
+	store, err := mvcc.Open(db, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("open keys of shard %d: %w", shardID, err)
+	}
+	leases, err := lease.Open(db, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("open leases of shard %d: %w", shardID, err)
+	}
+	transactions, err := commit.Open(db, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("open shard %d: %w", shardID, err)
+	}
+	fence, err := readFence(db, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("open shard %d: %w", shardID, err)
+	}
+	shape, err := readShape(db, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("open shard %d: %w", shardID, err)
+	}
+	d := &Data{db: db, prefix: prefix, store: store, leases: leases, transactions: transactions}
+	d.fence.Store(&fence)
+	d.shape.Store(&shape)
+	d.keeper = newKeeper(d)
+	d.ender = newEnder(d)
+	d.settler = newSettler(d)
+	d.attach()
+	d.holding.loaded(transactions)
 	return d, nil
 }
 
