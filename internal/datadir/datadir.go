@@ -64,6 +64,8 @@ var (
 	ErrEtcd = errors.New("data directory is etcd's")
 	// ErrFormat is returned for a directory that this program can't read.
 	ErrFormat = errors.New("data directory has an unknown format")
+	// ErrNothing is returned by OpenStopped where there is no node that has been a member of a cluster.
+	ErrNothing = errors.New("data directory holds nothing of a cluster")
 )
 
 // Identity is what was decided at the first start.
