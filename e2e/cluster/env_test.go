@@ -25,6 +25,8 @@ type cluster struct {
 	gear    *faults.Gear
 	shards  int
 	clients []*clientv3.Client
+	// dir has the data directories, by the nodes' names, where the nodes need no disks of their own.
+	dir string
 }
 
 // newCluster starts three nodes with so many data shards, cut in the letters, and with
@@ -54,7 +56,8 @@ func layNodes(tb testing.TB, shards int, kinds []string, o faults.Options) *clus
 		tb.Fatal(err)
 	}
 	c := &cluster{t: tb, shards: shards}
-	o.Binary, o.Dir = bin, tb.TempDir()
+	c.dir = tb.TempDir()
+	o.Binary, o.Dir = bin, c.dir
 	if splits := faults.Splits(shards); splits != "" {
 		o.Args = append(o.Args, "--initial-splits", splits)
 	}

@@ -21,7 +21,8 @@ import (
 )
 
 // TestOperations runs the commands of docs/operations.md: a cluster is started, restarted node by node
-// while it is written to, gets other members, is saved, and restored as a cluster and as a node that is alone.
+// while it is written to, gets other members, is saved, restored as a cluster, recovered from a directory, and restored as a node
+// that is alone, which grows.
 func TestOperations(t *testing.T) {
 	t.Parallel()
 	// Hosts are addresses of this machine that no other test has.
@@ -78,6 +79,15 @@ func TestOperations(t *testing.T) {
 	start("start-restored")
 	page.Run("ready")
 	rev := checkRestored(t, c, last, 1_000_000)
+	stop()
+	// The directory that is left of the first cluster.
+	page.Run("recover")
+	for i := 1; i <= 3; i++ {
+		page.Run("restore-recovered", node(i)...)
+	}
+	start("start-recovered")
+	page.Run("ready")
+	checkRestored(t, c, last, 1_000_000_000)
 	stop()
 	page.Run("restore-one")
 	alone := page.Launch("start-one")

@@ -28,6 +28,7 @@ type Streams struct {
 var commands = map[string]func(ctx context.Context, args []string, s Streams) (int, error){
 	"lock":     runLock,
 	"locks":    runLocks,
+	"recover":  runRecover,
 	"snapshot": runSnapshot,
 }
 

@@ -23,6 +23,11 @@ var nodeFlags = map[string]string{
 	"initial-splits":              "restore: the keys at which the new cluster's keys are divided among shards",
 }
 
+const (
+	bumpFlag      = "bump-revision"
+	compactedFlag = "mark-compacted"
+)
+
 // maxBump leaves revisions for what comes.
 const maxBump = 1 << 62
 
@@ -41,14 +46,14 @@ func (f *restoreFlags) flags(set *flag.FlagSet) {
 		set.String(name, "", usage)
 	}
 	set.BoolVar(&f.skipHash, "skip-hash-check", false, "take a database copied from an etcd, which has no SHA-256 behind it")
-	set.Int64Var(&f.Bump, "bump-revision", 0, "restore: by how much revisions go on above those of the backup")
-	set.BoolVar(&f.MarkCompacted, "mark-compacted", false, "restore: have watches below the new revision be told that it is compacted")
+	set.Int64Var(&f.Bump, bumpFlag, 0, "restore: by how much revisions go on above those of the backup")
+	set.BoolVar(&f.MarkCompacted, compactedFlag, false, "restore: have watches below the new revision be told that it is compacted")
 }
 
 // restore makes a node's data directory from the backup in a file.
 func (f *restoreFlags) restore(path string, s Streams) (err error) {
 	if f.Bump < 0 || f.Bump > maxBump {
-		return fmt.Errorf("--bump-revision is below 0 or above %d; %w", int64(maxBump), errUsage)
+		return fmt.Errorf("--%s is below 0 or above %d; %w", bumpFlag, int64(maxBump), errUsage)
 	}
 	var args []string
 	f.set.Visit(func(set *flag.Flag) {
@@ -65,9 +70,33 @@ func (f *restoreFlags) restore(path string, s Streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, from.Close()) }()
+	if err := f.bump(from.Summary().Bump); err != nil {
+		return err
+	}
 	if err := node.Restore(c, vfs.Default, from.Save, f.Restore); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(s.Out, "%s holds node %s of a new cluster with the backup of revision %d\n", c.DataDir, c.Name, from.Summary().Revision)
 	return err
+}
+
+// bump has revisions go on as far above those of a backup as it says that they must at least: it lacks writes, whose
+// revisions, and fencing tokens among them, must never be seen again for others.
+func (f *restoreFlags) bump(least int64) error {
+	if least == 0 {
+		return nil
+	}
+	given := make(map[string]bool)
+	f.set.Visit(func(set *flag.Flag) { given[set.Name] = true })
+	switch {
+	case !given[bumpFlag]:
+		f.Bump = least
+	case f.Bump < least:
+		return fmt.Errorf("the backup was recovered and may lack writes: --%s must be %d at least, or left out; %w", bumpFlag, least, errUsage)
+	}
+	if given[compactedFlag] && !f.MarkCompacted {
+		return fmt.Errorf("the backup was recovered and may lack writes: --%s can't be false; %w", compactedFlag, errUsage)
+	}
+	f.MarkCompacted = true
+	return nil
 }

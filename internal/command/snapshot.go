@@ -13,7 +13,7 @@ const snapshotUsage = `Usage:
   latchkey snapshot status FILE [flags]    what a backup holds, after all of it has been checked
   latchkey snapshot restore FILE [flags]   make the data directory of a node that begins with a backup
 
-Backups are saved by etcdctl snapshot save, from Latchkey or from etcd.
+Backups are saved by etcdctl snapshot save, from Latchkey or from etcd, and by latchkey recover.
 
 `
 
@@ -54,11 +54,15 @@ func (p *printer) summaryOf(b backup.Summary) {
 			Leases   int    `json:"leases"`
 			Users    int    `json:"users"`
 			Roles    int    `json:"roles"`
-		}{b.Hash, b.Revision, b.Keys, b.Size, b.Version, b.Leases, b.Users, b.Roles})
+			Bump     int64  `json:"bumpRevision,omitempty"`
+		}{b.Hash, b.Revision, b.Keys, b.Size, b.Version, b.Leases, b.Users, b.Roles, b.Bump})
 		return
 	}
 	p.columns("HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION", "LEASES", "USERS", "ROLES")
 	p.row(fmt.Sprintf("%x", b.Hash), b.Revision, b.Keys, bytesOf(b.Size), b.Version, b.Leases, b.Users, b.Roles)
+	if b.Bump > 0 {
+		p.row(fmt.Sprintf("recovered from data directories: a restore bumps the revision by %d at least, and marks what is below as compacted", b.Bump))
+	}
 }
 
 // bytesOf is a number of bytes as people read it.

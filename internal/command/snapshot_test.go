@@ -22,8 +22,17 @@ import (
 // saved returns a backup with one lease and two keys, as etcdctl saves it.
 func saved(t *testing.T) []byte {
 	t.Helper()
+	return savedWith(t, 0)
+}
+
+// savedWith is saved, of a backup that was recovered if bump is not 0.
+func savedWith(t *testing.T, bump int64) []byte {
+	t.Helper()
 	var out bytes.Buffer
 	w := backup.NewWriter(&out, 7)
+	if bump > 0 {
+		w.Bump(bump)
+	}
 	w.Lease(&pb.LeaseGrantRequest{ID: 5, TTL: 100})
 	w.Auth(&pb.AuthStatusResponse{AuthRevision: 4})
 	w.Role(&authpb.Role{Name: []byte("reader")})
@@ -60,7 +69,7 @@ func etcdSnapshot(t *testing.T) []byte {
 
 // A restore that fails leaves nothing, and one that succeeds says what it has made.
 func TestSnapshotRestore(t *testing.T) {
-	whole, snapshot := saved(t), etcdSnapshot(t)
+	whole, snapshot, recovered := saved(t), etcdSnapshot(t), savedWith(t, 1000)
 	for _, tc := range []struct {
 		name     string
 		file     []byte
@@ -74,6 +83,11 @@ func TestSnapshotRestore(t *testing.T) {
 		{"cut", whole[:300], nil, 1, "^$", "the backup is cut"},
 		{"etcd's, damaged", append(snapshot[:len(snapshot)-1:len(snapshot)-1], 0), nil, 1, "^$", "the backup is damaged: its SHA-256 is wrong"},
 		{"no other node", whole, []string{"--initial-cluster", "other=http://127.0.0.1:1"}, 1, "^$", "default"},
+		{"recovered", recovered, nil, 0, "revision 7\n$", "^$"},
+		{"recovered, higher", recovered, []string{"--bump-revision", "1001", "--mark-compacted"}, 0, "revision 7\n$", "^$"},
+		{"recovered, too low", recovered, []string{"--bump-revision", "999"}, 2, "^$", "must be 1000 at least"},
+		{"recovered, not bumped", recovered, []string{"--bump-revision=0"}, 2, "^$", "must be 1000 at least"},
+		{"recovered, not compacted", recovered, []string{"--mark-compacted=false"}, 2, "^$", "can't be false"},
 		{"too far", whole, []string{"--bump-revision", "-1"}, 2, "^$", "--bump-revision"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -87,6 +101,12 @@ func TestSnapshotRestore(t *testing.T) {
 			code := command.Run(t.Context(), args, command.Streams{Out: &out, Err: &errs})
 			if code != tc.code || !regexp.MustCompile(tc.out).MatchString(out.String()) || !regexp.MustCompile(tc.err).MatchString(errs.String()) {
 				t.Errorf("%d, %q, %q", code, out.String(), errs.String())
+			}
+			if strings.HasPrefix(tc.name, "recovered") && code == 0 {
+				identity, err := os.ReadFile(filepath.Join(data, "node.json"))
+				if err != nil || !regexp.MustCompile(`"bump": 100[01],\s*"mark_compacted": true`).Match(identity) {
+					t.Errorf("it is restored as %s, %v", identity, err)
+				}
 			}
 			if _, err := os.Stat(data); (err == nil) != (code == 0) {
 				t.Errorf("the directory after exit code %d: %v", code, err)
@@ -107,6 +127,8 @@ func TestSnapshotStatus(t *testing.T) {
 	}{
 		{"table", whole, nil, 0, `(?s)^HASH +REVISION +TOTAL KEYS +TOTAL SIZE +VERSION +LEASES +USERS +ROLES\n[0-9a-f]{1,8} +7 +2 +544 B +1 +1 +2 +1\n$`, "^$"},
 		{"JSON", whole, []string{"--json"}, 0, `^{"hash":[0-9]+,"revision":7,"totalKey":2,"totalSize":544,"version":"1","leases":1,"users":2,"roles":1}\n$`, "^$"},
+		{"recovered", savedWith(t, 1000), nil, 0, `(?s)^HASH .*\n[0-9a-f]{1,8} +7 +2 .*\nrecovered from data directories: .* by 1000 at least.*\n$`, "^$"},
+		{"recovered, JSON", savedWith(t, 1000), []string{"--json"}, 0, `"roles":1,"bumpRevision":1000}\n$`, "^$"},
 		{"cut", whole[:300], nil, 1, "^$", "/backup: the backup is cut: .*; take another copy of it, or save it again"},
 		{"damaged", damaged, nil, 1, "^$", "/backup: the backup is damaged: .*save it again"},
 		{"another file", []byte("so it goes"), nil, 1, "^$", "neither a backup of Latchkey nor a snapshot of etcd"},

@@ -245,6 +245,7 @@ func statusErrors(s *source) []string {
 var forOperators = map[string]string{
 	"internal/datadir": "*", "internal/node": "*", "internal/raftlog": "ErrDamaged", "internal/raft": "ErrDisagree",
 	"internal/keys": "ErrNewer", "system": "Err[SINFOV]*", "internal/peer": "ErrRemoved", "internal/backup": "*",
+	"internal/recovery": "*",
 }
 
 // sentinels finds errors that other packages meet and that don't begin with the name of

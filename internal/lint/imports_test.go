@@ -69,7 +69,7 @@ var allowed = map[string][]string{
 	"fence/internal/statements": {"fence"},
 
 	"internal/backup":       {},
-	"internal/command":      {"api/latchkey/v1", "client", "internal/backup", "internal/config", "internal/datadir", "internal/etcdlog", "internal/etcdsnapshot", "internal/node"},
+	"internal/command":      {"api/latchkey/v1", "client", "internal/backup", "internal/config", "internal/datadir", "internal/etcdlog", "internal/etcdsnapshot", "internal/node", "internal/recovery", "placement"},
 	"internal/commit":       {"internal/keys", "lease", "mvcc"},
 	"internal/commitmodel":  {},
 	"internal/config":       {"internal/invariant"},
@@ -86,6 +86,7 @@ var allowed = map[string][]string{
 	"internal/raft":         {"internal/invariant", "internal/keys", "internal/raftlog", "internal/share"},
 	"internal/raftlog":      {"internal/invariant"},
 	"internal/remote":       {"auth", "internal/commit", "internal/invariant", "internal/keys", "internal/peer", "internal/raft", "lease", "lock/deadlock", "mvcc", "placement", "router", "shard", "system"},
+	"internal/recovery":     {"auth", "internal/backup", "internal/datadir", "internal/keys", "internal/raft", "placement", "shard", "system"},
 	"internal/restore":      {"auth", "internal/backup", "internal/keys", "internal/raft", "lease", "mvcc", "placement", "system"},
 	"internal/share":        {},
 	"internal/sim":          {},
@@ -100,7 +101,7 @@ var confined = map[string]struct {
 	but []string
 }{
 	"github.com/lni/dragonboat": {packages: []string{"internal/raft", "internal/raftlog", "internal/sim"}}, // sim's transport loses and delays messages
-	"github.com/lni/vfs":        {packages: []string{"internal/raft", "internal/raftlog", "internal/node"}, tests: true},
+	"github.com/lni/vfs":        {packages: []string{"internal/raft", "internal/raftlog", "internal/node", "internal/recovery", "placement"}, tests: true},
 	"go.uber.org/zap":           {packages: []string{"internal/etcdlog"}, tests: true},
 	"go.etcd.io/etcd/server":    {tests: true, but: slices.Collect(maps.Keys(serverParts))},
 	"go.etcd.io/bbolt":          {packages: []string{"internal/etcdsnapshot"}},
