@@ -142,7 +142,7 @@ func (h *hub) publish(w *Writer, st *state) {
 		h.reviewLocked(st)
 		h.settledLocked()
 	} else {
-		h.resolvedMoreLocked(old, st)
+		h.changedLocked(old, st)
 	}
 	h.awaitedLocked()
 }

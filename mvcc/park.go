@@ -113,9 +113,9 @@ func (h *hub) reviewLocked(st *state) {
 	}
 }
 
-// resolvedMoreLocked is reviewLocked for a state with the holds of the one before and more resolved: where a hold
-// is from a revision on that was not resolved yet, what others change up to there is for the parked watchers. h.mu must be held.
-func (h *hub) resolvedMoreLocked(old, st *state) {
+// changedLocked is reviewLocked for a state with the holds of the one before, which comes with changes: where a hold is from a
+// revision on that was not resolved yet, what others change up to there is for the parked watchers. h.mu must be held.
+func (h *hub) changedLocked(old, st *state) {
 	if len(h.parked) == 0 || st.resolved == old.resolved {
 		return
 	}

@@ -227,7 +227,6 @@ func (s *Store) Resolve(rev int64) {
 	st := *old
 	st.resolved = rev
 	s.state.Store(&st)
-	s.hub.resolvedMoreLocked(old, &st)
 	s.hub.awaitedLocked()
 }
 
