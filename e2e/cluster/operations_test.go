@@ -81,7 +81,7 @@ func TestOperations(t *testing.T) {
 	rev := checkRestored(t, c, last, 1_000_000)
 	stop()
 	// The directory that is left of the first cluster.
-	page.Run("recover")
+	page.Run("recover", "n3.latchkey", "n1.latchkey")
 	for i := 1; i <= 3; i++ {
 		page.Run("restore-recovered", node(i)...)
 	}

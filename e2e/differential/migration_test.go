@@ -50,7 +50,7 @@ func TestMigration(t *testing.T) {
 // moveBySnapshot moves an etcd with users to three nodes.
 func moveBySnapshot(t *testing.T, page *harness.Page, etcd *server, first string) {
 	t.Helper()
-	was, _ := savedOfEtcd(t, etcd)
+	was, _ := savedOfEtcd(t, etcd, 600) // nothing ends before it has been compared
 	page.Env = append(page.Env, "ETCDCTL_USER=root:secret")
 	if out := page.Run("save"); !strings.Contains(out, fmt.Sprint(" ", was.all.Header.Revision, " ")) {
 		t.Errorf("the snapshot is of revision %d: %s", was.all.Header.Revision, out)

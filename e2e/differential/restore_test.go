@@ -37,7 +37,7 @@ const (
 // passwords and rights, and tokens that go on growing.
 func TestRestoreSnapshotOfEtcd(t *testing.T) {
 	etcd := startEtcd(t, "etcd")
-	was, path := savedOfEtcd(t, etcd)
+	was, path := savedOfEtcd(t, etcd, shortTTL)
 	for _, nodes := range []int{1, 3} {
 		for _, splits := range []string{"", restoreCut} {
 			t.Run(fmt.Sprintf("%d nodes, splits %s", nodes, splits), func(t *testing.T) {
@@ -62,8 +62,8 @@ type whole struct {
 }
 
 // savedOfEtcd fills an etcd, saves a snapshot of it by etcdctl, and returns what it held and the
-// file.
-func savedOfEtcd(t *testing.T, etcd *server) (*whole, string) {
+// file. ttl is that of the leases that nobody keeps there.
+func savedOfEtcd(t *testing.T, etcd *server, ttl int64) (*whole, string) {
 	t.Helper()
 	c := harness.Dial(t, etcd.address)
 	defer c.Close()
@@ -104,8 +104,8 @@ func savedOfEtcd(t *testing.T, etcd *server) (*whole, string) {
 	} {
 		must(err)
 	}
-	grant(deadLease, shortTTL)
-	grant(keptLease, shortTTL)
+	grant(deadLease, ttl)
+	grant(keptLease, ttl)
 	mustDo(t, c, clientv3.OpPut("d/dead", "", clientv3.WithLease(deadLease)))
 	mustDo(t, c, clientv3.OpPut("y/dead", "", clientv3.WithLease(deadLease)))
 	mustDo(t, c, clientv3.OpPut("k/kept", "", clientv3.WithLease(keptLease)))
