@@ -29,11 +29,14 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
+// seedVariable is what a test's seed is given by.
+const seedVariable = "LATCHKEY_SIM_SEED"
+
 // seed returns the seed of a test, which is printed.
 func seed(tb testing.TB) uint64 {
 	tb.Helper()
 	s := uint64(time.Now().UnixNano())
-	if v := os.Getenv("LATCHKEY_SIM_SEED"); v != "" {
+	if v := os.Getenv(seedVariable); v != "" {
 		var err error
 		if s, err = strconv.ParseUint(v, 10, 64); err != nil {
 			tb.Fatal(err)
