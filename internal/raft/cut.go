@@ -58,6 +58,9 @@ func (r *Replica) keepLogShort() {
 func (h *Host) keptBytes() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.cfg.KeptBytes > 0 {
+		return h.cfg.KeptBytes / uint64(max(len(h.replicas), 1))
+	}
 	return max(minKeptBytes, maxKeptBytes/uint64(max(len(h.replicas), 1)))
 }
 
@@ -66,6 +69,14 @@ func (h *Host) keptBytes() uint64 {
 func (r *Replica) lagging(index uint64) bool {
 	term := r.Serving()
 	return term != 0 && r.host.inbox.followers.lagging(r.shardID, term, index)
+}
+
+// lengthen adds an entry that does nothing to the log, if this replica leads. Dragonboat records no second snapshot of one
+// index, so that a log of which nothing is asked could not be cut any more once an attempt has failed.
+func (r *Replica) lengthen() {
+	if term := r.Serving(); term != 0 {
+		_, _ = r.nh.Propose(r.session, appendBegin(nil, term), r.host.attempt()) // the next attempt tells
+	}
 }
 
 // cutTo drops the entries up to an index, which has been applied.
@@ -90,6 +101,7 @@ func (r *Replica) CutLog(ctx context.Context) error {
 	ctx, cancel := r.stepTime(ctx)
 	defer cancel()
 	if err := r.cutTo(ctx, 1); err != nil {
+		r.lengthen()
 		return err
 	}
 	for {

@@ -62,6 +62,8 @@ type HostConfig struct {
 	// SnapshotEntries is how many entries lie between two cuts of a replica's log, and
 	// KeptEntries how many applied ones stay in it then (cut.go); 0 is the default of both.
 	SnapshotEntries, KeptEntries uint64
+	// KeptBytes is how much is kept of all logs for followers that lag (cut.go); 0 is the default.
+	KeptBytes uint64
 	// Observer hears what the replicas do; nil is for nobody.
 	Observer Observer
 	// Stall, if not nil, is called between two steps of a rule, where a goroutine may lose

@@ -10,6 +10,7 @@ import (
 	raftpb "github.com/lni/dragonboat/v4/raftpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/placement"
 )
@@ -104,7 +105,7 @@ func TestCaughtUpWatchOfAnIdleShard(t *testing.T) {
 			}
 		}
 		c.node(1).compact(t, last)
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(2 * raft.LeadershipTick) // logs are cut
 		c.net.setDecide(nil)
 		c.net.mu.Lock()
 		c.net.snapshots = 0

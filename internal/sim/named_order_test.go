@@ -341,6 +341,7 @@ func TestDeposedLeaderHealedBySnapshot(t *testing.T) {
 		for range 200 {
 			p.put(t, "b/y", "y")
 		}
+		time.Sleep(2 * raft.LeadershipTick) // logs are cut
 		c.net.heal()
 		_, err := put.wait()
 		if !errors.Is(err, raft.ErrTimeout) {

@@ -174,7 +174,7 @@ func TestCoordinatorJumpsOverTheDecision(t *testing.T) {
 			case k.step(shardA) && n == 2:
 				return interference{before: 20 * time.Millisecond}
 			case k.name == "Finish":
-				return interference{before: 400 * time.Millisecond}
+				return interference{before: time.Second}
 			}
 			return interference{}
 		})
@@ -188,6 +188,7 @@ func TestCoordinatorJumpsOverTheDecision(t *testing.T) {
 		for range 200 {
 			c.node(2).put(t, "a/y", "y")
 		}
+		time.Sleep(2 * raft.LeadershipTick) // the log is cut
 		learn()
 		_, err := txn.wait()
 		if c.net.snapshots == 0 {

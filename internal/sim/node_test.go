@@ -194,7 +194,7 @@ func (p *process) open(name string) (*raft.Host, error) {
 		DB: p.db, Syncer: raft.NewSyncer(p.db), StateFS: n.state, TempDir: "tmp", RaftFS: n.raft,
 		Wire:            &transport{net: n.c.net, p: p, node: n.id, system: name == "system", host: hostID(name, n.id), address: address(name, n.id), dead: &p.dead},
 		Stall:           func(shardID uint64, at string) { n.c.stall(n.id, shardID, at) },
-		SnapshotEntries: n.c.options.snapshotEntries, KeptEntries: n.c.options.snapshotEntries / 10,
+		SnapshotEntries: n.c.options.snapshotEntries, KeptEntries: n.c.options.snapshotEntries / 10, KeptBytes: 1,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With(slog.Uint64("node", n.id)),
 	})
 }
