@@ -79,17 +79,6 @@ func (c *cluster) alive() []*process {
 	return all
 }
 
-// linksOf returns the links to and from a node.
-func (c *cluster) linksOf(id uint64) []link {
-	var links []link
-	for _, n := range c.all() {
-		if n.id != id {
-			links = append(links, link{id, n.id}, link{n.id, id})
-		}
-	}
-	return links
-}
-
 // has notes that a replica of the process has started.
 func (p *process) has(r *raft.Replica) {
 	p.mu.Lock()

@@ -1,9 +1,10 @@
+//go:build soak
+
 package sim
 
 import (
 	"context"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,18 +16,11 @@ var eightShards = []string{"a/2", "b", "b/2", "c", "c/2", "d", "d/2"}
 // Members join, are promoted, die, come back with their disks, without them, and with old ones, and are removed, while nodes are
 // cut off and leaders change.
 //
-// Some seeds take minutes, which is not understood: it runs with -tags soak, and for one seed that is given.
+// Some runs do not end: a node that has joined waits for a shard to which it is never added. Why is not found yet.
 func TestMembers(t *testing.T) {
-	rounds := sized(0, 40)
-	if os.Getenv(seedVariable) != "" {
-		rounds = max(rounds, 1)
-	}
-	if rounds == 0 {
-		t.Skip("it runs with -tags soak, or for a seed that is given")
-	}
 	first := seed(t)
 	length := unlessShort(6*time.Second, 3*time.Second)
-	for round := range uint64(rounds) {
+	for round := range uint64(sized(1, 40)) {
 		runMembers(t, options{seed: first + round, splits: eightShards, snapshotEntries: 400, tick: 50 * time.Millisecond, members: 1 + int((first+round)%3)},
 			faults{lose: 5, repeat: 10, reorder: 10, late: 20 * time.Millisecond, loseCall: 5, loseAnswer: 5, slow: 60},
 			chaos{transfers: 300 * time.Millisecond, campaigns: 2 * time.Second, cuts: 2 * time.Second, deaths: 3 * time.Second}, 4, length)
