@@ -16,6 +16,14 @@ import (
 	"github.com/latchkey-db/latchkey/system"
 )
 
+// someSplits are those of clusters whose members change: of one shard and of four, or of four alone in short runs.
+func someSplits() []string {
+	if testing.Short() {
+		return []string{"g,n,t"}
+	}
+	return []string{"", "g,n,t"}
+}
+
 // changes returns how a node changes the members, as its API does.
 func (n *Node) changes() clusterService { return clusterService{n.cluster, n, true} }
 
@@ -115,7 +123,7 @@ func (m *machine) idOf() uint64 { return m.node.cluster.MemberID() }
 // what the cluster holds stays.
 func TestNodesAreReplaced(t *testing.T) {
 	t.Parallel() // most of the time it waits
-	for _, splits := range []string{"", "g,n,t"} {
+	for _, splits := range someSplits() {
 		t.Run("splits="+splits, func(t *testing.T) {
 			c := newCluster(t, 3, "--initial-splits", splits)
 			c.start(c.machines...)
@@ -168,7 +176,7 @@ func TestNodesAreReplaced(t *testing.T) {
 // One node grows to three and to five, and shrinks back, while clients write.
 func TestClusterGrowsAndShrinks(t *testing.T) {
 	t.Parallel() // most of the time it waits
-	for _, splits := range []string{"", "g,n,t"} {
+	for _, splits := range someSplits() {
 		t.Run("splits="+splits, func(t *testing.T) {
 			c := newCluster(t, 1, "--initial-splits", splits)
 			c.start(c.machines...)
