@@ -116,7 +116,7 @@ func TestCaughtUpWatchOfAnIdleShard(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		if c.net.snapshots == 0 {
+		if c.net.begun() == 0 {
 			t.Error("there was no snapshot; the run shows nothing")
 		}
 		next := c.node(1).put(t, "b/x", "2")

@@ -347,7 +347,7 @@ func TestDeposedLeaderHealedBySnapshot(t *testing.T) {
 		if !errors.Is(err, raft.ErrTimeout) {
 			t.Errorf("put: %v, want the unknown outcome", err)
 		}
-		if c.net.snapshots == 0 {
+		if c.net.begun() == 0 {
 			t.Error("there was no snapshot; the run shows nothing")
 		}
 		got, err := read.wait()

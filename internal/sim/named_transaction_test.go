@@ -191,7 +191,7 @@ func TestCoordinatorJumpsOverTheDecision(t *testing.T) {
 		time.Sleep(2 * raft.LeadershipTick) // the log is cut
 		learn()
 		_, err := txn.wait()
-		if c.net.snapshots == 0 {
+		if c.net.begun() == 0 {
 			t.Error("there was no snapshot; the run shows nothing")
 		}
 		if !errors.Is(err, raft.ErrTimeout) {

@@ -339,3 +339,10 @@ func (c *snapshotConnection) Send(part []byte) error {
 	}
 	return nil
 }
+
+// begun returns how many snapshots were begun.
+func (n *network) begun() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.snapshots
+}
