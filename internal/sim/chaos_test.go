@@ -81,13 +81,7 @@ func (ch chaos) wreak(w *workload) {
 				rnd.Shuffle(len(cut), func(i, j int) { cut[i], cut[j] = cut[j], cut[i] })
 				cut = cut[:1+rnd.IntN(3)]
 			}
-			if rnd.IntN(3) == 0 {
-				c.net.deafen(cut...)
-			} else {
-				c.net.sever(cut...)
-			}
-			time.Sleep(time.Duration(20+rnd.IntN(600)) * time.Millisecond)
-			c.net.heal()
+			c.cutFor(rnd, cut)
 		})
 	})
 	w.wg.Go(func() {
@@ -129,4 +123,15 @@ func (c *cluster) terms() (sum uint64) {
 		sum += newest
 	}
 	return sum
+}
+
+// cutFor cuts links, or makes them deaf, for a while.
+func (c *cluster) cutFor(rnd *rand.Rand, cut []link) {
+	if rnd.IntN(3) == 0 {
+		c.net.deafen(cut...)
+	} else {
+		c.net.sever(cut...)
+	}
+	time.Sleep(time.Duration(20+rnd.IntN(600)) * time.Millisecond)
+	c.net.heal()
 }

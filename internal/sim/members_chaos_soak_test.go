@@ -290,13 +290,7 @@ func (ch chaos) wreakMembers(w *workload) {
 				rnd.Shuffle(len(cut), func(i, j int) { cut[i], cut[j] = cut[j], cut[i] })
 				cut = cut[:1+rnd.IntN(len(cut))]
 			}
-			if rnd.IntN(3) == 0 {
-				c.net.deafen(cut...)
-			} else {
-				c.net.sever(cut...)
-			}
-			time.Sleep(time.Duration(20+rnd.IntN(600)) * time.Millisecond)
-			c.net.heal()
+			c.cutFor(rnd, cut)
 		})
 	})
 	w.wg.Go(func() {

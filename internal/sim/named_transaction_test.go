@@ -113,24 +113,28 @@ func TestQuestionSettlesATransaction(t *testing.T) {
 // A transaction is aborted before its Prepare reaches the home, whose answer the coordinator
 // takes for good otherwise: it would commit without the other participant.
 func TestPrepareAfterTheAbort(t *testing.T) {
-	coordinated(t, func(c *cluster) {
-		t := c.tb
-		c.delayStepOfUnreachable(shardA, 1, 1500*time.Millisecond)
-		txn := c.node(1).txn(t.Context(), putBoth("1"))
-		time.Sleep(50 * time.Millisecond)
-		if c.held("a/x") || !c.held("b/x") {
-			t.Fatal("it is not prepared at the participant alone; the run shows nothing")
-		}
-		time.Sleep(1200 * time.Millisecond)
-		if c.held("b/x") {
-			t.Fatal("it is still held; the run shows nothing")
-		}
-		resp, err := txn.wait()
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.wholly(t, resp.Header.Revision)
-	})
+	coordinated(t, func(c *cluster) { c.abortedBeforeItsHome(putBoth("1")) })
+}
+
+// abortedBeforeItsHome makes a transaction over a/x, at its home, and b/x, whose first step at the home comes when it has been
+// aborted.
+func (c *cluster) abortedBeforeItsHome(req *pb.TxnRequest) {
+	t := c.tb
+	c.delayStepOfUnreachable(shardA, 1, 1500*time.Millisecond)
+	txn := c.node(1).txn(t.Context(), req)
+	time.Sleep(50 * time.Millisecond)
+	if c.held("a/x") || !c.held("b/x") {
+		t.Fatal("it is not prepared at the participant alone; the run shows nothing")
+	}
+	time.Sleep(1200 * time.Millisecond)
+	if c.held("b/x") {
+		t.Fatal("it is still held; the run shows nothing")
+	}
+	resp, err := txn.wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.wholly(t, resp.Header.Revision)
 }
 
 // A right is taken away, and that is acknowledged, while a transaction holds what it was checked

@@ -14,24 +14,7 @@ import (
 // The home can't reach a coordinator that is merely slow, and aborts its transaction, for which it holds nothing. The
 // decision that comes late commits nothing, and the transaction is made anew.
 func TestPutsAtAHomeAfterTheAbort(t *testing.T) {
-	coordinated(t, func(c *cluster) {
-		t := c.tb
-		c.delayStepOfUnreachable(shardA, 1, 1500*time.Millisecond)
-		txn := c.node(1).txn(t.Context(), puts("a/x", "b/x"))
-		time.Sleep(50 * time.Millisecond)
-		if c.held("a/x") || !c.held("b/x") {
-			t.Fatal("it is not prepared at the other alone; the run shows nothing")
-		}
-		time.Sleep(1200 * time.Millisecond)
-		if c.held("b/x") {
-			t.Fatal("it is still held; the run shows nothing")
-		}
-		resp, err := txn.wait()
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.wholly(t, resp.Header.Revision)
-	})
+	coordinated(t, func(c *cluster) { c.abortedBeforeItsHome(puts("a/x", "b/x")) })
 }
 
 // A transaction holds a key that another's home puts, whose leader has not applied that yet. The one that
