@@ -45,8 +45,8 @@ const (
 	newSuffix    = ".new" // of a file that is to replace another
 )
 
-// lost says what to do about a node whose data can't be put back.
-const lost = "or replace it: remove the member, add it again, and start it with an empty directory (etcdctl member remove, member add; see docs/operations.md)"
+// Lost says what to do about a node whose data can't be put back.
+const Lost = "or replace it: remove the member, add it again, and start it with an empty directory (etcdctl member remove, member add; see docs/operations.md)"
 
 // etcdParts are what etcd keeps below a data directory: its state, and its log unless
 // that is kept elsewhere.
@@ -416,12 +416,12 @@ func (d *Dir) checkMarkers() error {
 		b, err := d.readFile(d.fs.PathJoin(dir, markerFile))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%w: %s is gone or empty; put it back, %s", ErrTorn, dir, lost)
+			return fmt.Errorf("%w: %s is gone or empty; put it back, %s", ErrTorn, dir, Lost)
 		case err != nil:
 			return fmt.Errorf("read marker: %w", err)
 		case string(b) != d.id.Instance:
 			return fmt.Errorf("%w: %s belongs to another data directory; put the right one back, %s",
-				ErrTorn, dir, lost)
+				ErrTorn, dir, Lost)
 		}
 	}
 	return nil

@@ -14,8 +14,8 @@ import (
 const (
 	// interval lies between two looks at what is to be done.
 	interval = 100 * time.Millisecond
-	// maxLag is how many entries a replica may be behind to count as one that has caught up.
-	maxLag = 500
+	// MaxLag is how many entries a replica may be behind to count as one that has caught up.
+	MaxLag = 500
 )
 
 // Group is one of this node's replicas, *raft.Replica.
@@ -148,11 +148,11 @@ func (d *Driver) wanted(state *system.State, shardID uint64) map[uint64]want {
 func (d *Driver) live(ctx context.Context, state *system.State, g Group, replica uint64) bool {
 	mine := g.Applied()
 	match, ok := g.Follows(replica)
-	if !ok || match+maxLag < mine {
+	if !ok || match+MaxLag < mine {
 		return false
 	}
 	index, err := d.c.Applied(ctx, state.Shard(g.ShardID()).Replicas[replica], g.ShardID())
-	return err == nil && index+maxLag >= mine
+	return err == nil && index+MaxLag >= mine
 }
 
 // hasNoData reports whether no data shard has a replica on a node.

@@ -16,8 +16,6 @@ const (
 	judgeAttempts = 10
 	// memberPoll lies between two looks at whether a change of the members has been carried out.
 	memberPoll = 20 * time.Millisecond
-	// maxLearnerLag is how many entries a learner may be behind to be promoted.
-	maxLearnerLag = 500
 )
 
 // clusterService is the system shard with what a node knows of the others: changes of the members are
@@ -93,11 +91,6 @@ func (s clusterService) RemoveMember(ctx context.Context, id uint64) error {
 	})
 }
 
-// UpdateMember changes where a member is reached.
-func (s clusterService) UpdateMember(ctx context.Context, id uint64, peerURLs []string) error {
-	return s.Cluster.UpdateMember(ctx, id, peerURLs)
-}
-
 // judged has a change judged by the newest members, and again while they have changed before it applied.
 func (s clusterService) judged(ctx context.Context, change func(state *system.State) error) (err error) {
 	for range judgeAttempts {
@@ -148,7 +141,7 @@ func (s clusterService) caughtUp(ctx context.Context, id uint64) bool {
 	}
 	for _, g := range s.node.groups() {
 		index, err := s.node.peers.applied(ctx, id, g.ShardID())
-		if err != nil || index+maxLearnerLag < g.Applied() {
+		if err != nil || index+members.MaxLag < g.Applied() {
 			return false
 		}
 	}

@@ -17,11 +17,8 @@ import (
 // ErrRefused is returned for a node that the others do not let in.
 var ErrRefused = errors.New("the cluster refuses this node")
 
-// replace says what to do about a node whose data can't be put back.
-const replace = "or replace it: remove the member, add it again, and start it with an empty directory (etcdctl member remove, member add; see docs/operations.md)"
-
 // returned says what to do about a node that was a member with another data directory.
-const returned = "it was a member with another data directory; bring the directory back, " + replace
+const returned = "it was a member with another data directory; bring the directory back, " + datadir.Lost
 
 // firstNodes returns the cluster's first nodes by id, as the flags have them.
 func firstNodes(c *config.Config) []datadir.Member {

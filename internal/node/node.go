@@ -298,7 +298,7 @@ func (n *Node) stateFailed(err error) {
 }
 
 // damaged says what to do where the state can't be read.
-const damaged = "check the disk, " + replace
+const damaged = "check the disk, " + datadir.Lost
 
 // errDamaged is returned for a state that can't be read.
 var errDamaged = errors.New("data is damaged")

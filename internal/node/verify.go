@@ -13,6 +13,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/internal/config"
+	"github.com/latchkey-db/latchkey/internal/datadir"
 	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/shard"
 )
@@ -236,7 +237,7 @@ func (v *verifier) atStart(ctx context.Context) error {
 		}
 		odd := judge(len(v.nodes()), sums)
 		if slices.Contains(odd, v.self) || slices.Contains(odd, wholeCluster) {
-			return fmt.Errorf("%w: shard %d at revision %d; don't start it with this data directory again, "+replace,
+			return fmt.Errorf("%w: shard %d at revision %d; don't start it with this data directory again, "+datadir.Lost,
 				ErrCorrupt, id, at.Rev)
 		}
 		v.accuse(context.WithoutCancel(ctx), id, at, sums)
