@@ -27,7 +27,7 @@ const (
 	longLease  = clientv3.LeaseID(7001)
 	deadLease  = clientv3.LeaseID(7002)
 	keptLease  = clientv3.LeaseID(7003)
-	shortTTL   = 5
+	shortTTL   = 10
 	mutexName  = "m/lock"
 	restoreCut = "b,m,t"
 )
@@ -43,9 +43,12 @@ func TestRestoreSnapshotOfEtcd(t *testing.T) {
 			t.Run(fmt.Sprintf("%d nodes, splits %s", nodes, splits), func(t *testing.T) {
 				t.Parallel() // most of the time it waits
 				cluster := restored(t, nodes, path, harness.SplitsFlag, splits, "--bump-revision", "1000")
+				// The short leases begin again with the nodes, and one that starts late would not find their keys.
+				stop := keepAlive(t, cluster[0].Addr, deadLease, keptLease)
 				for _, p := range cluster {
 					sameAsWas(t, p.Addr, was)
 				}
+				stop()
 				goesOn(t, cluster[0].Addr, was)
 			})
 		}
@@ -197,6 +200,25 @@ func restored(t *testing.T, nodes int, path string, flags ...string) []*harness.
 	return cluster
 }
 
+// keepAlive keeps leases until stop, or the end of the test.
+func keepAlive(t *testing.T, address string, ids ...clientv3.LeaseID) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	root := dialAs(t, address, "root", "secret")
+	t.Cleanup(func() { cancel(); _ = root.Close() })
+	for _, id := range ids {
+		kept, err := root.KeepAlive(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for range kept { // until ctx ends
+			}
+		}()
+	}
+	return cancel
+}
+
 // sameAsWas compares what a node has with what the etcd held.
 func sameAsWas(t *testing.T, address string, was *whole) {
 	t.Helper()
@@ -237,14 +259,7 @@ func goesOn(t *testing.T, address string, was *whole) {
 	root := dialAs(t, address, "root", "secret")
 	defer root.Close()
 	// Kept for longer than the one that is not, which ends by itself.
-	kept, err := root.KeepAlive(ctx, keptLease)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		for range kept { // until ctx ends
-		}
-	}()
+	defer keepAlive(t, address, keptLease)()
 	if l, err := root.KeepAliveOnce(ctx, longLease); err != nil || l.TTL != 600 {
 		t.Errorf("the long lease: %v, %v", l, err)
 	}
