@@ -24,8 +24,6 @@ const (
 	// handoverAttempts is how often a leadership is offered before a node stops without
 	// having handed it over.
 	handoverAttempts = 3
-	// maxHandoverLag is how many entries a replica may be behind to be made leader.
-	maxHandoverLag = 500
 	// appliedElections is how many election timeouts another node has to say how far it is.
 	appliedElections = 2
 	// firstBackoff is how long a node that did not take over is left alone. Each further time
@@ -159,13 +157,13 @@ func (s *Spreader) spread(ctx context.Context) {
 func (s *Spreader) caughtUp(ctx context.Context, node uint64, r *raft.Replica) bool {
 	mine := r.Applied()
 	match, ok := r.Follows(s.c.Members.ReplicaOf(r.ShardID(), node))
-	if !ok || match+maxHandoverLag < mine {
+	if !ok || !raft.CaughtUp(match, mine) {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, appliedElections*s.c.Election)
 	defer cancel()
 	index, err := s.c.Applied(ctx, node, r.ShardID())
-	return err == nil && index+maxHandoverLag >= mine
+	return err == nil && raft.CaughtUp(index, mine)
 }
 
 // offer has a replica hand its leadership to a node, waits for a moment until it has

@@ -3,6 +3,8 @@ package members
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,12 +13,8 @@ import (
 	"github.com/latchkey-db/latchkey/system"
 )
 
-const (
-	// interval lies between two looks at what is to be done.
-	interval = 100 * time.Millisecond
-	// MaxLag is how many entries a replica may be behind to count as one that has caught up.
-	MaxLag = 500
-)
+// interval lies between two looks at what is to be done.
+const interval = 100 * time.Millisecond
 
 // Group is one of this node's replicas, *raft.Replica.
 type Group interface {
@@ -25,8 +23,14 @@ type Group interface {
 	Serving() uint64
 	Applied() uint64
 	Follows(replicaID uint64) (match uint64, ok bool)
-	Members(ctx context.Context) (raft.Members, error)
+	Resend(replicaID uint64)
 	CutLog(ctx context.Context) error
+	Steps
+}
+
+// Steps are the members of a replica's shard and changes of them.
+type Steps interface {
+	Members(ctx context.Context) (raft.Members, error)
 	AddNonVoting(ctx context.Context, replicaID uint64, host string, version uint64) error
 	Promote(ctx context.Context, replicaID uint64, host string, version uint64) error
 	RemoveMember(ctx context.Context, replicaID, version uint64) error
@@ -59,12 +63,17 @@ type Driver struct {
 	wg   sync.WaitGroup
 
 	mu sync.Mutex
-	// settled says of shards in which term of this node's leadership, and for which version of the members,
-	// nothing was left to do; protected by mu.
+	// settled says of shards when nothing was left to do; protected by mu.
 	settled map[uint64]settled
 }
 
-type settled struct{ term, version uint64 }
+// settled is a moment at which nothing was left to do for a shard.
+type settled struct {
+	// term is that of this node's leadership, and version that of the members.
+	term, version uint64
+	// followers are the replicas that have no vote.
+	followers []uint64
+}
 
 // Start drives until Close.
 func Start(c Config) *Driver {
@@ -103,17 +112,22 @@ func (d *Driver) run(ctx context.Context) {
 // drive makes the next step of a shard, if there is one.
 func (d *Driver) drive(ctx context.Context, g Group, term uint64) {
 	state := d.c.Record.State()
-	now := settled{term, state.Cluster.Members}
 	d.mu.Lock()
-	same := d.settled[g.ShardID()] == now
+	last := d.settled[g.ShardID()]
 	d.mu.Unlock()
-	if same || !state.ChangesMembers() {
+	if last.term == term && last.version == state.Cluster.Members {
+		resend(g, last.followers)
+		return
+	}
+	if !state.ChangesMembers() {
 		return
 	}
 	have, err := g.Members(ctx)
 	if err != nil {
 		return // asked again soon
 	}
+	followers := slices.Sorted(maps.Keys(have.NonVoting))
+	resend(g, followers)
 	p := plan{
 		wanted: d.wanted(state, g.ShardID()), have: have, self: g.ReplicaID(),
 		live: func(replica uint64) bool { return d.live(ctx, state, g, replica) },
@@ -129,8 +143,17 @@ func (d *Driver) drive(ctx context.Context, g Group, term uint64) {
 		// Tried again: this leader may have to send its log to one that joined, which must not get it from the beginning.
 	case done && (!system || d.tellGone(ctx, state)):
 		d.mu.Lock()
-		d.settled[g.ShardID()] = now
+		d.settled[g.ShardID()] = settled{term, state.Cluster.Members, followers}
 		d.mu.Unlock()
+	}
+}
+
+// resend has a shard's leader send again to those without a vote that it does not hear of.
+func resend(g Group, followers []uint64) {
+	for _, id := range followers {
+		if _, ok := g.Follows(id); !ok {
+			g.Resend(id)
+		}
 	}
 }
 
@@ -148,11 +171,11 @@ func (d *Driver) wanted(state *system.State, shardID uint64) map[uint64]want {
 func (d *Driver) live(ctx context.Context, state *system.State, g Group, replica uint64) bool {
 	mine := g.Applied()
 	match, ok := g.Follows(replica)
-	if !ok || match+MaxLag < mine {
+	if !ok || !raft.CaughtUp(match, mine) {
 		return false
 	}
 	index, err := d.c.Applied(ctx, state.Shard(g.ShardID()).Replicas[replica], g.ShardID())
-	return err == nil && index+MaxLag >= mine
+	return err == nil && raft.CaughtUp(index, mine)
 }
 
 // hasNoData reports whether no data shard has a replica on a node.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/latchkey-db/latchkey/api"
 	"github.com/latchkey-db/latchkey/internal/members"
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/system"
 )
@@ -141,7 +142,7 @@ func (s clusterService) caughtUp(ctx context.Context, id uint64) bool {
 	}
 	for _, g := range s.node.groups() {
 		index, err := s.node.peers.applied(ctx, id, g.ShardID())
-		if err != nil || index+members.MaxLag < g.Applied() {
+		if err != nil || !raft.CaughtUp(index, g.Applied()) {
 			return false
 		}
 	}

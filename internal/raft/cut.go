@@ -71,8 +71,7 @@ func (r *Replica) lagging(index uint64) bool {
 	return term != 0 && r.host.inbox.followers.lagging(r.shardID, term, index)
 }
 
-// lengthen adds an entry that does nothing to the log, if this replica leads. Dragonboat records no second snapshot of one
-// index, so that a log of which nothing is asked could not be cut any more once an attempt has failed.
+// lengthen adds an entry that does nothing to the log, if this replica leads.
 func (r *Replica) lengthen() {
 	if term := r.Serving(); term != 0 {
 		_, _ = r.nh.Propose(r.session, appendBegin(nil, term), r.host.attempt()) // the next attempt tells
@@ -101,6 +100,7 @@ func (r *Replica) CutLog(ctx context.Context) error {
 	ctx, cancel := r.stepTime(ctx)
 	defer cancel()
 	if err := r.cutTo(ctx, 1); err != nil {
+		// Dragonboat records no second snapshot of one index, so that a log of which nothing is asked could not be cut any more.
 		r.lengthen()
 		return err
 	}

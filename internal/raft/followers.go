@@ -91,6 +91,14 @@ func (r *Replica) Follows(replicaID uint64) (match uint64, ok bool) {
 	return f.match, ok && time.Since(f.at) <= r.host.inbox.followers.gap
 }
 
+// maxLag is how many entries a replica may be behind to count as one that has caught up.
+const maxLag = 500
+
+// CaughtUp reports whether a replica that has acknowledged or applied the log up to an index, 0 for nothing, follows one that
+// has applied mine without delay. One that has nothing yet does not, however short the log is: it may wait for a
+// snapshot that nobody sends.
+func CaughtUp(index, mine uint64) bool { return index > 0 && index+maxLag >= mine }
+
 // steadyElections is how many election timeouts a replica must have answered without a gap
 // to count as steady.
 const steadyElections = 10

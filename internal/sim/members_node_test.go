@@ -17,6 +17,9 @@ import (
 	"github.com/latchkey-db/latchkey/system"
 )
 
+// knockPause lies between two attempts of a node to connect to the others.
+const knockPause = 50 * time.Millisecond
+
 // all returns all nodes that there ever were.
 func (c *cluster) all() []*node {
 	c.mu.Lock()
@@ -138,6 +141,19 @@ func (p *process) admits(other *process) bool {
 		return false
 	default:
 		return slices.Contains(p.known(), other.node.id)
+	}
+}
+
+// knock connects to the others again and again until the process ends, as nodes do, so that one of which nothing is heard and which
+// asks for nothing is told, too, when it is no member any more.
+func (p *process) knock() {
+	for pause(p.ctx, knockPause) {
+		for _, id := range p.known() {
+			there, back := link{p.node.id, id}, link{id, p.node.id}
+			if to := p.node.c.answering(id); to != nil && to != p && p.node.c.net.passes(there) && p.node.c.net.passes(back) {
+				letIn(p, to)
+			}
+		}
 	}
 }
 

@@ -265,6 +265,9 @@ func (p *process) serve(ctx context.Context) error {
 		return errCut
 	}
 	defer p.begun.Done()
+	if p.node.c.monitor != nil {
+		p.wg.Go(p.knock)
+	}
 	for p.cluster.State().Cluster.ID == 0 {
 		if !pause(ctx, time.Millisecond) {
 			return context.Cause(ctx)

@@ -1,5 +1,3 @@
-//go:build soak
-
 package sim
 
 import (
@@ -10,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/system"
 )
 
@@ -109,7 +108,7 @@ func (p *process) caughtUp(ctx context.Context, node uint64) bool {
 	}
 	for _, r := range p.replicas() {
 		index, err := p.applied(ctx, node, r.ShardID())
-		if err != nil || index+500 < r.Applied() {
+		if err != nil || !raft.CaughtUp(index, r.Applied()) {
 			return false
 		}
 	}
