@@ -12,7 +12,7 @@ import (
 const earlyElections = 3
 
 // serveEarly serves clients if the node waits for a quorum for long: its own health, and
-// reads of what it holds. That takes a cluster that the node was a member of before. The
+// reads of what it holds. That takes a cluster that the node was a member of before, and a state of each shard. The
 // function that it returns ends the waiting, and says what has failed.
 func (n *Node) serveEarly(ctx context.Context, o *Options) (end func() error) {
 	if o.Config.InitialCorruptCheck {
@@ -48,6 +48,9 @@ func (n *Node) awaitEarly(ctx context.Context, o *Options) error {
 		}
 		if err := n.openData(state); err != nil {
 			return err
+		}
+		if !n.holdsAll() {
+			continue
 		}
 		if err := n.openServer(o); err != nil {
 			return err

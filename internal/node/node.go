@@ -157,9 +157,9 @@ func Start(o Options) (n *Node, err error) {
 	dir := func(o *Options) error { return n.openDir(ctx, o) }
 	shards := func(o *Options) error { return n.openShards(ctx, o) }
 	verify := func(o *Options) error { return n.peers.verify(ctx, o) }
-	resume := func(*Options) error { return n.resume(ctx) }
+	others := func(o *Options) error { return n.startWithOthers(ctx, o) }
 	for _, step := range []func(*Options) error{
-		dir, n.sayStarting, n.openTLS, n.openState, n.loadBackup, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verify, n.openServer, resume,
+		dir, n.sayStarting, n.openTLS, n.openState, n.loadBackup, n.openMesh, n.openHosts, n.finishDir, n.openProbes, shards, verify, n.openServer, others,
 	} {
 		if err := step(&o); err != nil {
 			return n, n.explain(err)
@@ -174,7 +174,6 @@ func Start(o Options) (n *Node, err error) {
 	n.watchDisk(o.StateFS)
 	n.sweeping = &sweeping{compacted: n.cluster.Compacted, sweep: n.router.SweepTo, log: n.log}
 	n.sweeping.start()
-	n.startWithOthers(ctx, &o)
 	n.journal = n.openJournal()
 	n.journal.start()
 	if err = n.serve(); err != nil {
@@ -184,11 +183,13 @@ func Start(o Options) (n *Node, err error) {
 	return n, nil
 }
 
-// startWithOthers begins what the node does with the others while it serves.
-func (n *Node) startWithOthers(ctx context.Context, o *Options) {
+// startWithOthers begins what the node does with the others while it serves, and waits until it may serve.
+func (n *Node) startWithOthers(ctx context.Context, o *Options) error {
+	n.resume(ctx)
 	n.peers.start(o.Config)
 	n.members = n.driveMembers()
 	n.followers.Go(func() { n.handOverWhenLeaving(ctx) })
+	return n.awaitShapes(ctx)
 }
 
 // watchDisk stops writes before the disk is full.
@@ -368,11 +369,10 @@ func (n *Node) finishDir(*Options) error { return n.dir.Finish() }
 func requestTimeout(c *config.Config) time.Duration { return 5*time.Second + 2*c.ElectionTimeout }
 
 // resume has clients shown no less than before the start.
-func (n *Node) resume(ctx context.Context) error {
+func (n *Node) resume(ctx context.Context) {
 	if err := n.router.Resume(ctx); err != nil {
 		n.log.Warn("serializable reads may name older revisions than before the start", slog.String("error", err.Error()))
 	}
-	return nil
 }
 
 // openServer makes the API, unless it was made early.

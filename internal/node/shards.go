@@ -207,6 +207,32 @@ func (n *Node) awaitShards(ctx context.Context, state *system.State) error {
 	return nil
 }
 
+// holdsAll reports whether this node holds a state of each data shard. What it has of one that has no shape is nothing, not even an old
+// state: it answers no client from that.
+func (n *Node) holdsAll() bool {
+	for _, d := range n.shards {
+		if !d.Shape().HasShape() {
+			return false
+		}
+	}
+	return true
+}
+
+// awaitShapes waits until this node holds a state of each data shard. Only one that is being removed may not: it may never
+// get one, and serves nobody until it hears that it has been removed.
+func (n *Node) awaitShapes(ctx context.Context) error {
+	t := time.NewTicker(shapePoll)
+	defer t.Stop()
+	for !n.holdsAll() {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
 // giveShape gives a shard its first shape, if this node leads it, and reports whether it has
 // one and a leader. An attempt takes no longer than within.
 func giveShape(ctx context.Context, d *shard.Data, shape shard.Shape, within time.Duration) (ready bool, err error) {

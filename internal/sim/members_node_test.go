@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/remote"
 	"github.com/latchkey-db/latchkey/lock/deadlock"
 	"github.com/latchkey-db/latchkey/placement"
+	"github.com/latchkey-db/latchkey/shard"
 	"github.com/latchkey-db/latchkey/system"
 )
 
@@ -210,6 +212,16 @@ func (p *process) awaitShards(ctx context.Context) error {
 			if !pause(ctx, time.Millisecond) {
 				return context.Cause(ctx)
 			}
+		}
+	}
+	return nil
+}
+
+// awaitShapes waits until a node that joined holds a state of each shard, as nodes do (Node.awaitShapes).
+func (p *process) awaitShapes(ctx context.Context) error {
+	for p.node.told != nil && slices.ContainsFunc(slices.Collect(maps.Values(p.shards)), func(d *shard.Data) bool { return !d.Shape().HasShape() }) {
+		if !pause(ctx, time.Millisecond) {
+			return context.Cause(ctx)
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	raftpb "github.com/lni/dragonboat/v4/raftpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/latchkey-db/latchkey/placement"
@@ -184,5 +185,39 @@ func TestLostReplicasDoNotReturn(t *testing.T) {
 		}
 		remove(two)
 		stray(old, system.ErrRemoved)
+	})
+}
+
+// A node that joined and has nothing of a shard yet serves nobody, also when it is being removed and so waits for no leader.
+func TestWhoHoldsNothingServesNobody(t *testing.T) {
+	runMembersNamed(t, 3, func(t *testing.T, c *cluster) {
+		t.Helper()
+		p := c.nodes[0].running()
+		urls := []string{address("peer", 100)}
+		if _, err := p.cluster.AddMember(t.Context(), urls, false, p.cluster.State().Cluster.Members); err != nil {
+			t.Fatal(err)
+		}
+		n := c.admit(1, urls, address("disks", 100))
+		first := slices.Min(slices.Collect(maps.Keys(p.shards)))
+		c.drop(first, func(l link, _ *raftpb.Message) bool { return l.to == n.id })
+		c.wg.Go(func() { c.revive(n) })
+		c.eventually("the node knows the members", func() bool {
+			q := c.answering(n.id)
+			return q != nil && len(q.cluster.State().Nodes) == 4
+		})
+		c.net.setDecide(func(_ link, system bool, _ *raftpb.Message) fate { return fate{lose: !system} }) // no shard lets go of it
+		if err := p.cluster.RemoveMember(t.Context(), n.id, p.cluster.State().Cluster.Members); err != nil {
+			t.Fatal(err)
+		}
+		c.eventually("the node hears that it is being removed", func() bool {
+			q := c.answering(n.id)
+			return q != nil && q.cluster.State().Nodes[n.id].Leaving
+		})
+		time.Sleep(time.Second)
+		if n.running() != nil {
+			t.Error("it serves clients")
+		}
+		c.net.setDecide(func(link, bool, *raftpb.Message) fate { return fate{} })
+		c.eventually("the node is sent away", func() bool { return errors.Is(n.refused(), system.ErrRemoved) })
 	})
 }

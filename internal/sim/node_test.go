@@ -300,6 +300,9 @@ func (p *process) serve(ctx context.Context) error {
 			return err
 		}
 		p.changeMembers()
+		if err := p.awaitShapes(ctx); err != nil {
+			return err
+		}
 	}
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
