@@ -24,8 +24,6 @@ const (
 	// handoverAttempts is how often a leadership is offered before a node stops without
 	// having handed it over.
 	handoverAttempts = 3
-	// appliedElections is how many election timeouts another node has to say how far it is.
-	appliedElections = 2
 	// firstBackoff is how long a node that did not take over is left alone. Each further time
 	// it is twice as long, up to longestBackoff.
 	firstBackoff   = 5 * time.Second
@@ -74,7 +72,7 @@ type Config struct {
 	Data   map[uint64]*raft.Replica
 	// Members are the cluster's.
 	Members Members
-	// Applied asks another node how far its replica of a shard has applied.
+	// Applied asks another node how far its replica of a shard has applied. It returns soon, whatever becomes of that node.
 	Applied func(ctx context.Context, node, shardID uint64) (uint64, error)
 	// Release has the system shard's leader give its numbers back before it goes; resume is
 	// called when it has gone or stays.
@@ -160,8 +158,6 @@ func (s *Spreader) caughtUp(ctx context.Context, node uint64, r *raft.Replica) b
 	if !ok || !raft.CaughtUp(match, mine) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, appliedElections*s.c.Election)
-	defer cancel()
 	index, err := s.c.Applied(ctx, node, r.ShardID())
 	return err == nil && raft.CaughtUp(index, mine)
 }

@@ -50,7 +50,7 @@ type Config struct {
 	Groups func() []Group
 	// Host returns the NodeHostID of the host that has a node's replica of a shard.
 	Host func(shardID, node uint64) string
-	// Applied asks another node how far its replica of a shard has applied.
+	// Applied asks another node how far its replica of a shard has applied. It returns soon, whatever becomes of that node.
 	Applied func(ctx context.Context, node, shardID uint64) (uint64, error)
 	// Log receives what operators should see.
 	Log *slog.Logger

@@ -82,8 +82,13 @@ func (p *peers) leaders() router.Leaders {
 	return found
 }
 
+// appliedElections is how many election timeouts another node has to say how far it is.
+const appliedElections = 2
+
 // applied asks another node how far its replica of a shard has applied.
 func (p *peers) applied(ctx context.Context, node, shardID uint64) (uint64, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, appliedElections*p.node.electionTimeout, raft.ErrTimeout)
+	defer cancel()
 	return (&remote.Leaders{Mesh: p.mesh}).Applied(ctx, node, shardID)
 }
 
