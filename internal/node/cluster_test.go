@@ -41,6 +41,8 @@ type machine struct {
 
 // cluster is a cluster of several nodes in this process.
 type cluster struct {
+	// lax judges changes of the members as with --strict-reconfig-check=false.
+	lax      bool
 	t        *testing.T
 	machines []*machine
 }

@@ -32,7 +32,9 @@ func (c *cluster) service() clusterService {
 	c.t.Helper()
 	for _, m := range c.machines {
 		if m.node != nil {
-			return m.node.changes()
+			s := m.node.changes()
+			s.strict = !c.lax
+			return s
 		}
 	}
 	c.t.Fatal("no node runs")
@@ -169,6 +171,35 @@ func TestNodesAreReplaced(t *testing.T) {
 			c.stop(c.machines...)
 			c.start(c.machines...)
 			c.put("z", "last")
+		})
+	}
+}
+
+// All others are replaced while a node is down. It knows none of those that it finds when it starts again, and takes part with them.
+func TestMemberComesBackToOthers(t *testing.T) {
+	t.Parallel() // most of the time it waits
+	for _, splits := range someSplits() {
+		t.Run("splits="+splits, func(t *testing.T) {
+			c := newCluster(t, 3, "--initial-splits", splits)
+			c.lax = true // else nodes are added while all are there
+			c.start(c.machines...)
+			c.put("a", "before")
+			down := c.machines[2]
+			c.stop(down)
+			for i := range 2 {
+				m, _ := c.add(fmt.Sprint("new", i), false)
+				c.start(m)
+				until(t, "the new node to vote", func() bool { return c.service().votes(t.Context(), m.idOf()) })
+				c.remove(c.machines[0], c.machines[0].idOf())
+			}
+			c.put("a", "of others")
+			c.put("z", "of others")
+			c.start(down)
+			c.holds("a", "of others")
+			c.holds("z", "of others")
+			// It votes: with another one down there is still a majority.
+			c.stop(c.machines[len(c.machines)-1])
+			c.put("a", "with two")
 		})
 	}
 }

@@ -44,8 +44,13 @@ type membership struct {
 	first []datadir.Member
 	// system is the system shard's state on this node.
 	system *system.Machine
+	// instance is that of this node's directory.
+	instance string
 
 	mu sync.Mutex
+	// newer are nodes that this one does not know and that have proved to know more of the members than it does, by id;
+	// protected by mu.
+	newer map[uint64]peer.Hello
 	// refusals holds the nodes of which this one is no part of the cluster; protected by
 	// mu.
 	refusals map[uint64]bool
@@ -61,7 +66,8 @@ func newMembership(id datadir.Identity, alone datadir.Member) *membership {
 		first = []datadir.Member{alone}
 	}
 	return &membership{
-		self: id.NodeID, replica: replicaIn(id), joined: id.Replica != 0, first: first, refusals: make(map[uint64]bool),
+		self: id.NodeID, instance: id.Instance, replica: replicaIn(id), joined: id.Replica != 0, first: first,
+		newer: make(map[uint64]peer.Hello), refusals: make(map[uint64]bool),
 	}
 }
 
@@ -91,7 +97,7 @@ func (r *membership) born() map[uint64]uint64 {
 	return members
 }
 
-// nodes returns the members' ids.
+// nodes returns the members' ids, in rising order where the state has a cluster.
 func (r *membership) nodes() []uint64 {
 	var nodes []uint64
 	if state := r.system.State(); state.Cluster.ID != 0 {
@@ -104,6 +110,26 @@ func (r *membership) nodes() []uint64 {
 		nodes = append(nodes, m.ID)
 	}
 	return nodes
+}
+
+// reachable returns the members and the nodes that are let in since they know more of them.
+func (r *membership) reachable() []uint64 {
+	state := r.system.State()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	nodes := r.nodes()
+	for id := range r.newer {
+		if _, ok := r.knowsMore(state, id); ok {
+			nodes = append(nodes, id)
+		}
+	}
+	return nodes
+}
+
+// knowsMore returns what a node has said that knows more of the members than a state, false if none has. r.mu must be held.
+func (r *membership) knowsMore(state *system.State, node uint64) (h peer.Hello, ok bool) {
+	h, ok = r.newer[node]
+	return h, ok && h.Version > state.Cluster.Members
 }
 
 // started returns the members that have started at some time, and so have replicas.
@@ -162,8 +188,15 @@ func (r *membership) leaving() bool { return r.system.State().Nodes[r.self].Leav
 // urls returns where a node is reached: where the cluster says, and before there is one
 // where the flags say.
 func (r *membership) urls(node uint64) []string {
-	if known, ok := r.system.State().Nodes[node]; ok {
+	state := r.system.State()
+	if known, ok := state.Nodes[node]; ok {
 		return known.PeerURLs
+	}
+	r.mu.Lock()
+	h, ok := r.knowsMore(state, node)
+	r.mu.Unlock()
+	if ok {
+		return h.URLs
 	}
 	if at := replicaOf(r.first, node); at > 0 {
 		return r.first[at-1].PeerURLs
@@ -171,8 +204,18 @@ func (r *membership) urls(node uint64) []string {
 	return nil
 }
 
+// says is what this node says of the members to another.
+func (r *membership) says(other uint64) peer.Membership {
+	state := r.system.State()
+	return peer.Membership{Version: state.Cluster.Members, URLs: state.Nodes[r.self].PeerURLs, Other: state.Nodes[other].Instance}
+}
+
 // admit judges another node. A node that was announced with another data directory is
 // turned away for good: it may have voted, and does not know it any more. So is one that was removed.
+//
+// All others may have been replaced while this node was down, and it hears of that from nodes that it does not know. One that knows more changes of
+// the members, and this node's directory, which only members know, is let in until this node knows as many.
+// It may have been removed by then: Raft's terms and logs judge what it says, as with any node that does not know yet.
 func (r *membership) admit(h peer.Hello) error {
 	state := r.system.State()
 	err := state.Admits(h.Node, h.Instance)
@@ -181,6 +224,10 @@ func (r *membership) admit(h peer.Hello) error {
 		return peer.ErrRemoved
 	case errors.Is(err, system.ErrInstance):
 		return fmt.Errorf("%w: %s", peer.ErrBarred, returned)
+	case err != nil && h.Version > state.Cluster.Members && h.Other != "" && h.Other == r.instance:
+		r.mu.Lock()
+		r.newer[h.Node] = h
+		r.mu.Unlock()
 	case err != nil && (state.Cluster.ID != 0 && !r.joining(state) || replicaOf(r.first, h.Node) == 0):
 		return fmt.Errorf("node %x is no member of the cluster", h.Node)
 	}

@@ -52,8 +52,8 @@ func (n *Node) openMesh(o *Options) error {
 		})
 	p.mesh = peer.New(peer.Config{
 		Secret: []byte(id.PeerSecret), JoinSecret: secretOf(id.JoinSecret), Node: id.NodeID, Instance: id.Instance,
-		ClusterID: func() uint64 { return machine.State().Cluster.ID },
-		URLs:      n.membership.urls, Admit: n.membership.admit, Join: n.admitNew,
+		ClusterID:  func() uint64 { return machine.State().Cluster.ID },
+		Membership: n.membership.says, URLs: n.membership.urls, Admit: n.membership.admit, Join: n.admitNew,
 		Refused: func(e *peer.RefusedError) {
 			err := n.membership.refused(e)
 			if errors.Is(err, peer.ErrRemoved) {

@@ -29,7 +29,7 @@ type peers struct {
 // connectHost gives a host of replicas its pace, and the wire to those of its name.
 func (p *peers) connectHost(h *raft.HostConfig, c *config.Config) {
 	h.Tick, h.ElectionTicks = c.HeartbeatInterval, uint64(c.ElectionTimeout/c.HeartbeatInterval)
-	h.Wire = newWire(p.mesh.Wire(h.Name), &hosts{name: h.Name, nodes: p.node.membership.nodes}, p.succession.Heard, p.node.diskStuck)
+	h.Wire = newWire(p.mesh.Wire(h.Name), &hosts{name: h.Name, nodes: p.node.membership.reachable}, p.succession.Heard, p.node.diskStuck)
 }
 
 // connectSystem tells the system shard how its leader on another node is found.

@@ -203,7 +203,7 @@ func (m *Mesh) call(conn net.Conn, g greeting) error {
 	case c.Node != g.To && g.Purpose != asksToJoin:
 		return &RefusedError{Node: g.To, Kind: RefusedOther, Text: wrongNode(g.To, c.Node), Proved: true}
 	}
-	g.Hello = m.hello()
+	g.Hello = m.hello(g.To)
 	if err := h.prove(asCaller, &g); err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (m *Mesh) answer(ctx context.Context, conn net.Conn) (*greeting, error) {
 	if refusal != nil {
 		return nil, errors.Join(notAdmitted(refusal), h.prove(asDecision, refusal))
 	}
-	let := decision{Hello: m.hello()}
+	let := decision{Hello: m.hello(o.Node)}
 	if g.Purpose == asksToJoin {
 		let.Admission, err = m.cfg.Join(ctx, *g.Join)
 		if err != nil {

@@ -60,6 +60,18 @@ type Hello struct {
 	// Node is the node's id and Instance that of its data directory.
 	Node     uint64 `json:"node"`
 	Instance string `json:"instance"`
+	// Membership is the zero value for a program that does not say it.
+	Membership
+}
+
+// Membership is what a node knows of the members, for another that may know less.
+type Membership struct {
+	// Version counts the changes of the members that it knows.
+	Version uint64 `json:"members,omitempty"`
+	// URLs are where it is reached.
+	URLs []string `json:"urls,omitempty"`
+	// Other is the instance of the data directory of the node that it talks to, empty if it does not know that one.
+	Other string `json:"other,omitempty"`
 }
 
 // greeting says what a connection is for.
@@ -92,9 +104,13 @@ func wrongNode(want, found uint64) string {
 	return fmt.Sprintf("it looks for node %x here, but this is node %x; check the peer URLs", want, found)
 }
 
-// hello is what this node says of itself now.
-func (m *Mesh) hello() Hello {
-	return Hello{Cluster: m.cfg.ClusterID(), Node: m.cfg.Node, Instance: m.cfg.Instance}
+// hello is what this node says of itself to another now.
+func (m *Mesh) hello(other uint64) Hello {
+	h := Hello{Cluster: m.cfg.ClusterID(), Node: m.cfg.Node, Instance: m.cfg.Instance}
+	if m.cfg.Membership != nil {
+		h.Membership = m.cfg.Membership(other)
+	}
+	return h
 }
 
 func refuse(kind RefusalKind, format string, args ...any) *decision {

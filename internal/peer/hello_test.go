@@ -3,6 +3,7 @@ package peer
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -88,5 +89,35 @@ func TestRefusedHandshakes(t *testing.T) {
 				t.Errorf("told %d times", len(told.all))
 			}
 		})
+	}
+}
+
+// Each side of a stream says to the other what it knows of the members, and of that other.
+func TestWhatNodesSayOfTheMembers(t *testing.T) {
+	var mu sync.Mutex
+	heard := make(map[[2]uint64]Membership)
+	says := func(from, to uint64) Membership {
+		return Membership{Version: from, URLs: []string{fmt.Sprint("http://", from)}, Other: fmt.Sprint("disk of ", to)}
+	}
+	n := start(t, func(c *Config) {
+		self := c.Node
+		c.Membership = func(other uint64) Membership { return says(self, other) }
+		c.Admit = func(h Hello) error {
+			mu.Lock()
+			defer mu.Unlock()
+			heard[[2]uint64{h.Node, self}] = h.Membership
+			return nil
+		}
+	})
+	n.echo()
+	if _, err := n.meshes[1].Call(t.Context(), 2, []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, way := range [][2]uint64{{1, 2}, {2, 1}} {
+		if got, want := heard[way], says(way[0], way[1]); !reflect.DeepEqual(got, want) {
+			t.Errorf("%d said %+v to %d, want %+v", way[0], got, way[1], want)
+		}
 	}
 }

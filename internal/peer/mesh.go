@@ -24,6 +24,8 @@ type Config struct {
 	Instance string
 	// ClusterID returns the cluster's id, 0 while it is not known.
 	ClusterID func() uint64
+	// Membership returns what this node says of the members to another; nil for nothing.
+	Membership func(other uint64) Membership
 	// URLs returns the peer URLs of a node, none if it is unknown.
 	URLs func(node uint64) []string
 	// Admit judges another node, whoever called whom. An error that wraps ErrBarred says

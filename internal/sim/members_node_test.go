@@ -142,8 +142,26 @@ func (p *process) admits(other *process) bool {
 		other.sendAway(err)
 		return false
 	default:
-		return slices.Contains(p.known(), other.node.id)
+		return other.knowsMore(p) || slices.Contains(p.known(), other.node.id)
 	}
+}
+
+// knowsMore reports whether the process knows more changes of the members than another, which it knows, as nodes say to each other
+// (membership.admit).
+func (p *process) knowsMore(than *process) bool {
+	mine, theirs := p.machine.State(), than.machine.State()
+	return mine.Cluster.Members > theirs.Cluster.Members && mine.Nodes[than.node.id].Instance == than.node.instance
+}
+
+// reachable are the nodes that the process knows, and those that it lets in since they know more of the members.
+func (p *process) reachable() []uint64 {
+	ids := p.known()
+	for _, n := range p.node.c.all() {
+		if q := p.node.c.answering(n.id); q != nil && q != p && q.knowsMore(p) {
+			ids = append(ids, n.id)
+		}
+	}
+	return ids
 }
 
 // knock connects to the others again and again until the process ends, as nodes do, so that one of which nothing is heard and which

@@ -188,6 +188,46 @@ func TestLostReplicasDoNotReturn(t *testing.T) {
 	})
 }
 
+// All others are replaced while a node is down. It knows none of those that it finds when it starts again, and they know it.
+func TestMemberComesBackToOthers(t *testing.T) {
+	runMembersNamed(t, 3, func(t *testing.T, c *cluster) {
+		t.Helper()
+		one, two, three := c.nodes[0], c.nodes[1], c.nodes[2]
+		if err := three.die(false, c.rnd); err != nil {
+			t.Fatal(err)
+		}
+		through := one
+		for i, old := range []*node{one, two} {
+			urls := []string{address("peer", uint64(100+i))}
+			p := through.running()
+			if _, err := p.cluster.AddMember(t.Context(), urls, false, p.cluster.State().Cluster.Members); err != nil {
+				t.Fatal(err)
+			}
+			n := c.admit(1, urls, address("disks", uint64(100+i)))
+			if err := n.restart(c.ctx); err != nil {
+				t.Fatal(err)
+			}
+			c.eventually("the new member votes", func() bool { return n.running().settledMembers(t.Context()) })
+			through = n
+			c.eventually("a member is removed", func() bool {
+				p := through.running()
+				_ = p.cluster.RemoveMember(t.Context(), old.id, p.cluster.State().Cluster.Members) // judged anew
+				return p.cluster.State().Removed[old.id].ID != 0
+			})
+		}
+		if _, err := through.running().router.Put(t.Context(), &pb.PutRequest{Key: []byte("a"), Value: []byte("of others")}); err != nil {
+			t.Fatal(err)
+		}
+		if err := three.restart(c.ctx); err != nil {
+			t.Fatal(err)
+		}
+		got, err := three.running().router.Range(t.Context(), &pb.RangeRequest{Key: []byte("a")})
+		if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "of others" {
+			t.Errorf("%v, %v", got, err)
+		}
+	})
+}
+
 // A node that joined and has nothing of a shard yet serves nobody, also when it is being removed and so waits for no leader.
 func TestWhoHoldsNothingServesNobody(t *testing.T) {
 	runMembersNamed(t, 3, func(t *testing.T, c *cluster) {

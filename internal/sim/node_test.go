@@ -183,7 +183,7 @@ func (p *process) open(name string) (*raft.Host, error) {
 	return raft.OpenHost(raft.HostConfig{
 		Dir: "/" + name, Name: name, NodeHostID: hostID(name, n.id), Address: address(name, n.id),
 		Resolve: func(target string) (string, bool) {
-			for _, id := range p.known() {
+			for _, id := range p.reachable() {
 				if hostID(name, id) == target {
 					return address(name, id), true
 				}
