@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -283,6 +284,87 @@ func TestRemovingTheLeaderAndTheLast(t *testing.T) {
 			c.must(last.Kill())
 			c.must(last.Launch())
 			c.healthy()
+		}
+	})
+}
+
+// M03: a node of another cluster whose flags name ours, and one that comes to the address of a member with the directory of an older
+// cluster, are refused, and say so. Ours goes on as before.
+func TestForeignCluster(t *testing.T) {
+	onShards(t, func(t *testing.T, shards int) {
+		t.Helper()
+		var urls, named []string
+		for i := range 4 {
+			urls = append(urls, "http://"+harness.FreeAddr(t))
+			named = append(named, fmt.Sprintf("n%d=%s", i, urls[i]))
+		}
+		root := t.TempDir()
+		node := func(i int, directory string, members []string) *harness.Process {
+			p := &harness.Process{T: t, Dir: filepath.Join(root, directory), Addr: harness.FreeAddr(t), Args: append([]string{
+				"--name", fmt.Sprint("n", i), "--listen-peer-urls", urls[i], "--initial-advertise-peer-urls", urls[i],
+				"--initial-cluster", strings.Join(members, ","),
+			}, splitsFlag(shards)...)}
+			t.Cleanup(func() {
+				if p.Cmd != nil {
+					p.Kill()
+				}
+			})
+			return p
+		}
+		start := func(cluster string, count int) (nodes []*harness.Process) {
+			for i := range count {
+				nodes = append(nodes, node(i, fmt.Sprint(cluster, i), named[:3]))
+				nodes[i].Launch()
+			}
+			return nodes
+		}
+		value := func(p *harness.Process, write string) (string, uint64) {
+			c := p.Client()
+			defer c.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			for _, key := range inShards(shards, "k") {
+				if write != "" {
+					if _, err := c.Put(ctx, key, write); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			got, err := c.Get(ctx, inShards(shards, "k")[0])
+			if err != nil || len(got.Kvs) != 1 {
+				t.Fatalf("%v, %v", got, err)
+			}
+			list, err := c.MemberList(ctx)
+			if err != nil || len(list.Members) != 3 {
+				t.Fatalf("%v, %v", list, err)
+			}
+			return string(got.Kvs[0].Value), got.Header.ClusterId
+		}
+		older := start("older", 3)
+		_, old := value(older[0], "of the older")
+		for _, p := range older {
+			p.Kill()
+		}
+		ours := start("ours", 2)
+		_, id := value(ours[0], "ours")
+		if id == old {
+			t.Errorf("two clusters have the id %x", id)
+		}
+		code, said := node(2, "older2", named[:3]).RunToEnd()
+		if code == 0 || !strings.Contains(said, fmt.Sprintf("it belongs to cluster %x, this node to cluster %x", old, id)) {
+			t.Errorf("the directory of the older cluster ended with %d: %s", code, said)
+		}
+		for said = ""; !strings.Contains(said, "is no member of the cluster"); {
+			foreign := node(3, "foreign", named)
+			foreign.Launch()
+			if pause(t.Context(), time.Second); t.Context().Err() != nil {
+				t.Fatalf("the foreign node is not refused: %s", said)
+			}
+			foreign.Kill()
+			said = foreign.Log.String()
+		}
+		if v, now := value(ours[1], ""); v != "ours" || now != id {
+			t.Errorf("%q in cluster %x, want %x", v, now, id)
 		}
 	})
 }
