@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
 	raftvfs "github.com/lni/vfs"
+	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -127,6 +128,16 @@ func contents(t *testing.T, file []byte) (kvs map[string]*mvccpb.KeyValue, lease
 	return kvs, leases
 }
 
+// usersOf returns the names of the users of a backup.
+func usersOf(t *testing.T, file []byte) (names []string) {
+	t.Helper()
+	_, err := backup.Read(bytes.NewReader(file), int64(len(file)), backup.Contents{
+		User: func(u *authpb.User) error { names = append(names, string(u.Name)); return nil },
+	})
+	check(t, err)
+	return names
+}
+
 // level waits until all replicas have applied the same.
 func (c *cluster) level() {
 	c.t.Helper()
@@ -192,6 +203,7 @@ func TestRecoverWhatTheStateLacks(t *testing.T) {
 			}
 			c.start(c.machines...)
 			n := c.machines[0].node
+			c.addUser("alice")
 			put := func(i int) *pb.PutResponse {
 				resp, err := n.router.Put(t.Context(), &pb.PutRequest{Key: []byte{"abcd"[i%4], byte(i)}, Value: fmt.Append(nil, i)})
 				check(t, err)
@@ -217,6 +229,9 @@ func TestRecoverWhatTheStateLacks(t *testing.T) {
 			if len(kvs) != 40 || r.Revision < last.Header.Revision {
 				t.Errorf("%d keys up to revision %d, want 40 up to %d", len(kvs), r.Revision, last.Header.Revision)
 			}
+			if users := usersOf(t, file); !slices.Equal(users, []string{"alice"}) || r.Shards[0].Replayed == 0 {
+				t.Errorf("users %q, with %d entries of the system shard replayed", users, r.Shards[0].Replayed)
+			}
 		})
 	}
 }
@@ -232,6 +247,7 @@ func TestRecoverTakesTheNewestLog(t *testing.T) {
 	for _, key := range []string{"a", "b", "c", "d"} {
 		c.put(key, "new")
 	}
+	c.addUser("alice")
 	c.stop(c.machines...)
 	for _, machines := range [][]*machine{{c.machines[0], c.machines[2]}, {c.machines[2], c.machines[0]}} {
 		r, file := recovered(t, machines...)
@@ -241,7 +257,10 @@ func TestRecoverTakesTheNewestLog(t *testing.T) {
 				t.Errorf("key %s is %s", key, kv.Value)
 			}
 		}
-		for _, s := range r.Shards[1:] { // the system shard's may be equally new
+		if users := usersOf(t, file); !slices.Equal(users, []string{"alice"}) {
+			t.Errorf("users %q", users)
+		}
+		for _, s := range r.Shards {
 			if s.Path != c.machines[0].directory().Path || !s.Complete() {
 				t.Errorf("taken: %+v", s)
 			}
