@@ -6,10 +6,12 @@ package harness
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -29,12 +31,44 @@ var Server = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := lookAtSources(); err != nil {
+		return "", fmt.Errorf("look at sources: %w", err)
+	}
 	path := filepath.Join(dir, "latchkey")
 	if err := buildShared(".", "github.com/latchkey-db/latchkey/cmd/latchkey", path); err != nil {
 		return "", fmt.Errorf("build server: %w", err)
 	}
 	return path, nil
 })
+
+// lookAtSources has the go command keep no result of tests for other sources of the server: it takes a result for current while the files are
+// that the tests themselves have looked at, and the server is built by another process.
+func lookAtSources() error {
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			break
+		}
+		if root == filepath.Dir(root) {
+			return os.ErrNotExist
+		}
+		root = filepath.Dir(root)
+	}
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && strings.HasPrefix(d.Name(), "."):
+			return filepath.SkipDir
+		case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go"), d.Name() == "go.mod":
+			_, err = os.Stat(path)
+		}
+		return err
+	})
+}
 
 // buildShared builds a command, from within a folder, in another folder that processes
 // share, one at a time, and copies it: the go command leaves a binary that is current as it
