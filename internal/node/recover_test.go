@@ -584,3 +584,30 @@ func TestRecoverRefuses(t *testing.T) {
 	check(t, Restore(parsed(t), state, copyOf([]byte("a backup")), datadir.Restore{}))
 	refused("not loaded", datadir.ErrNothing, "backup", recovery.Directory{Path: "/latchkey", Work: "/work", FS: state, RaftFS: raftvfs.NewMem()})
 }
+
+// Who has no vote does not count for a majority of what was looked at, and the directory of a node that was removed is old.
+func TestRecoverOfChangedMembers(t *testing.T) {
+	t.Parallel() // most of the time it waits
+	c := newCluster(t, 3, recoverSplits)
+	c.start(c.machines...)
+	learner, _ := c.add("learner", true)
+	c.start(learner)
+	gone := c.machines[2]
+	c.remove(gone, gone.idOf())
+	c.put("a", "last")
+	c.level()
+	c.stop(c.machines...)
+	r, file := recovered(t, c.machines[0], learner)
+	for _, s := range r.Shards {
+		if s.Seen != 1 || s.Replicas != 2 || s.Complete() {
+			t.Errorf("shard %+v, want 1 of 2 replicas", s)
+		}
+	}
+	if kvs, _ := contents(t, file); string(kvs["a"].Value) != "last" {
+		t.Errorf("keys %v", kvs)
+	}
+	_, err := recovery.Recover(directories(c.machines[0], gone))
+	if !errors.Is(err, recovery.ErrMixed) || !strings.Contains(fmt.Sprint(err), "was removed from the cluster") {
+		t.Errorf("with the directory of a removed node: %v", err)
+	}
+}
