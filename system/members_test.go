@@ -92,6 +92,46 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// First members that never started keep the others from changing the members, until they are removed.
+func TestMemberThatNeverStarted(t *testing.T) {
+	s := newSystem(t)
+	s.apply(kindBootstrap, bootstrap{
+		Cluster: ClusterRecord{ID: 1, Version: firstVersion}, Nodes: []NodeRecord{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}, {ID: 5}},
+		Shards: []ShardRecord{{ID: placement.SystemShard, Replicas: map[uint64]uint64{1: 1, 2: 2, 3: 3, 4: 4, 5: 5}, NextReplica: 6}},
+	})
+	removes := func(want ...uint64) {
+		t.Helper()
+		for id := range s.m.State().Nodes {
+			if got := s.m.State().Removes(id); got != slices.Contains(want, id) {
+				t.Errorf("%d can be removed: %v", id, got)
+			}
+		}
+	}
+	for id := uint64(1); id <= 2; id++ {
+		if err := s.announced(id, Version); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.announced(3, changesMembers-1); err != nil {
+		t.Fatal(err)
+	}
+	removes() // 3 does not know how
+	if err := s.announced(3, Version); err != nil {
+		t.Fatal(err)
+	}
+	removes(4, 5)
+	for i, id := range []uint64{4, 5} {
+		if err := s.change(memberCommand{Op: opRemove, ID: id}); err != nil {
+			t.Fatal(err)
+		}
+		if now := s.m.State(); now.ChangesMembers() != (i == 1) || !now.Nodes[id].Leaving {
+			t.Errorf("with %d being removed: version %d, %+v", id, now.Cluster.Version, now.Nodes[id])
+		}
+		s.reloaded()
+	}
+	removes(1, 2, 3, 4, 5)
+}
+
 // What a node says of itself changes neither where others reach it nor whether it votes.
 func TestAnnouncementKeepsTheMember(t *testing.T) {
 	s := three(t)

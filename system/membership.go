@@ -16,6 +16,14 @@ var ErrVersion = errors.New("a node of the cluster does not know changes of memb
 // ChangesMembers reports whether all nodes know changes of the members.
 func (s *State) ChangesMembers() bool { return s.allows(changesMembers) }
 
+// Removes reports whether a member can be removed: all nodes know changes of the members, or it has never said what it speaks and
+// all that have know them. A node that never starts would else keep the others from agreeing on a version, and so from removing it.
+func (s *State) Removes(id uint64) bool {
+	silent := func(n NodeRecord) bool { return n.Version == 0 }
+	n, known := s.Nodes[id]
+	return s.ChangesMembers() || known && silent(n) && s.lowest(silent) >= changesMembers
+}
+
 // AddMember takes a member in and returns its id, which is drawn: a member that is added again is another one. Like those of the
 // other changes of members, its errors are the reasons of members.go. judged is the version of the members by which the
 // caller judged that the change is safe.
@@ -61,7 +69,7 @@ func (c *Cluster) MemberGone(ctx context.Context, id uint64) error {
 
 // changeMembers puts a change of the members through the system shard.
 func (c *Cluster) changeMembers(ctx context.Context, p memberCommand) error {
-	if !c.State().ChangesMembers() {
+	if state := c.State(); !state.ChangesMembers() && (p.Op != opRemove || !state.Removes(p.ID)) {
 		return ErrVersion
 	}
 	payload, err := encode(p)

@@ -56,12 +56,21 @@ func (s *State) checkVersion() error {
 	return nil
 }
 
-// raiseVersion raises the cluster version to the lowest that all nodes of s speak.
-func (r *run) raiseVersion(s *State) error {
-	all := s.SortedNodes()[0].Version
+// lowest returns the lowest version that the nodes speak but those that are left out, 0 if there are no others.
+func (s *State) lowest(leftOut func(NodeRecord) bool) (all uint32) {
+	first := true
 	for _, n := range s.Nodes {
-		all = min(all, n.Version)
+		if !leftOut(n) && (first || n.Version < all) {
+			all, first = n.Version, false
+		}
 	}
+	return all
+}
+
+// raiseVersion raises the cluster version to the lowest that all nodes of s speak, but those that are being removed and have never said
+// what they speak: they will not take part.
+func (r *run) raiseVersion(s *State) error {
+	all := s.lowest(func(n NodeRecord) bool { return n.Leaving && n.Version == 0 })
 	if all > s.Cluster.Version {
 		s.Cluster.Version = all
 		r.out.set(clusterKey(), s.Cluster)

@@ -35,7 +35,7 @@ func (s clusterService) IsLearner() bool { return s.State().Nodes[s.MemberID()].
 
 // AddMember takes a member in, whose node is then started.
 func (s clusterService) AddMember(ctx context.Context, peerURLs []string, learner bool) (id uint64, err error) {
-	err = s.judged(ctx, func(state *system.State) error {
+	err = s.judged(ctx, (*system.State).ChangesMembers, func(state *system.State) error {
 		if err := s.rules(ctx, state).mayCome(learner); err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func (s clusterService) AddMember(ctx context.Context, peerURLs []string, learne
 
 // PromoteMember has a learner that has caught up vote, and returns when it does in all shards.
 func (s clusterService) PromoteMember(ctx context.Context, id uint64) error {
-	err := s.judged(ctx, func(state *system.State) error {
+	err := s.judged(ctx, (*system.State).ChangesMembers, func(state *system.State) error {
 		m, known := state.Nodes[id]
 		switch {
 		case !known:
@@ -70,7 +70,7 @@ func (s clusterService) PromoteMember(ctx context.Context, id uint64) error {
 
 // RemoveMember removes a member, and returns when it has no replicas any more.
 func (s clusterService) RemoveMember(ctx context.Context, id uint64) error {
-	err := s.judged(ctx, func(state *system.State) error {
+	err := s.judged(ctx, func(state *system.State) bool { return state.Removes(id) }, func(state *system.State) error {
 		m, known := state.Nodes[id]
 		switch {
 		case !known:
@@ -92,14 +92,15 @@ func (s clusterService) RemoveMember(ctx context.Context, id uint64) error {
 	})
 }
 
-// judged has a change judged by the newest members, and again while they have changed before it applied.
-func (s clusterService) judged(ctx context.Context, change func(state *system.State) error) (err error) {
+// judged has a change, which known says that all nodes know, judged by the newest members, and again while they have changed before it
+// applied.
+func (s clusterService) judged(ctx context.Context, known func(*system.State) bool, change func(*system.State) error) (err error) {
 	for range judgeAttempts {
 		if _, err := s.Members(ctx, true); err != nil {
 			return err
 		}
 		state := s.State()
-		if !state.ChangesMembers() {
+		if !known(state) {
 			return system.ErrVersion // whatever else is in the way
 		}
 		if err = change(state); !errors.Is(err, system.ErrMembersChanged) {

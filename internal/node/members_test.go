@@ -175,6 +175,29 @@ func TestNodesAreReplaced(t *testing.T) {
 	}
 }
 
+// A first member that never starts is removed, and another takes its place.
+func TestFirstMemberThatNeverStartsIsReplaced(t *testing.T) {
+	t.Parallel() // most of the time it waits
+	c := newCluster(t, 3, "--initial-splits", "g")
+	c.start(c.machines[:2]...)
+	c.put("a", "of two")
+	never := uint64(0)
+	for id, n := range c.service().State().Nodes {
+		if n.Instance == "" {
+			never = id
+		}
+	}
+	if _, err := c.service().AddMember(t.Context(), []string{"http://127.0.0.1:1"}, false); !errors.Is(err, system.ErrVersion) {
+		t.Errorf("a member is added: %v", err)
+	}
+	c.remove(c.machines[2], never)
+	m, _ := c.add("new", false)
+	c.start(m)
+	until(t, "the new node to vote", func() bool { return c.service().votes(t.Context(), m.idOf()) })
+	c.stop(c.machines[0])
+	c.put("a", "of the new one and another")
+}
+
 // All others are replaced while a node is down. It knows none of those that it finds when it starts again, and takes part with them.
 func TestMemberComesBackToOthers(t *testing.T) {
 	t.Parallel() // most of the time it waits
