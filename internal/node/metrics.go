@@ -162,6 +162,14 @@ func (m *metrics) Swept(took, longest time.Duration) {
 	m.lastSweep.SetToCurrentTime()
 }
 
+// withoutVote is 1 for a replica that has no vote, by what it has applied.
+func withoutVote(r *raft.Replica) float64 {
+	if _, voters := r.Voters(); voters[r.ReplicaID()] == "" {
+		return 1
+	}
+	return 0
+}
+
 // follow registers what is looked up in the shards when it is asked for: the sums
 // over those of this node.
 func (m *metrics) follow(cluster *system.Cluster, shards map[uint64]*shard.Data) error {
@@ -208,6 +216,8 @@ func (m *metrics) follow(cluster *system.Cluster, shards map[uint64]*shard.Data)
 			}
 			return float64(led)
 		}),
+		ownGauge("replicas_without_vote", "Replicas of this node that follow without a vote, the system shard's among them.",
+			replicas(withoutVote)),
 		ownGauge("cluster_version", "The version of formats that all nodes speak.",
 			func() float64 { return float64(cluster.State().Cluster.Version) }),
 		ownGauge("transactions_holding", "Transactions over several shards that hold keys, counted in each shard.",
