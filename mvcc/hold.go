@@ -128,12 +128,25 @@ func (s *Store) AwaitSettled(ctx context.Context, ready func() bool) error {
 		if ready() {
 			return nil
 		}
+		s.awaiting.Add(1)
 		select {
 		case <-settled:
+			s.awaiting.Add(-1)
 		case <-ctx.Done():
+			s.awaiting.Add(-1)
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// Awaited reports whether somebody waits for holds to go: in AwaitSettled, or to watch what is held.
+func (s *Store) Awaited() bool {
+	if s.awaiting.Load() > 0 {
+		return true
+	}
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	return len(s.hub.parked) > 0
 }
 
 // AskAgain has those who wait in AwaitSettled ask whether they are ready.

@@ -32,7 +32,9 @@ type Store struct {
 	// generation counts the replacements of the whole content.
 	generation atomic.Uint64
 
-	hub      hub
+	hub hub
+	// awaiting counts those who wait in AwaitSettled.
+	awaiting atomic.Int64
 	sweep    sweeper
 	counters counters
 }

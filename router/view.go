@@ -328,7 +328,7 @@ func viewOf(ctx context.Context, read reading, rev int64) (*mvcc.View, error) {
 			return v, nil
 		}
 		v.Close()
-		err := store.AwaitSettled(ctx, func() bool { return store.HeldFrom(read.spans...) >= rev })
+		err := read.d.AwaitSettled(ctx, func() bool { return store.HeldFrom(read.spans...) >= rev })
 		if err != nil {
 			return nil, err
 		}

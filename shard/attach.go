@@ -204,7 +204,7 @@ func appendRefs(refs []lease.Ref) []byte {
 // AttachedAt returns the keys that hung on a lease at revision rev, which has been
 // promised, in order. Errors are those of mvcc.View.
 func (d *Data) AttachedAt(ctx context.Context, id, rev int64) ([][]byte, error) {
-	if err := d.store.AwaitSettled(ctx, func() bool { return d.store.HeldFrom() >= rev }); err != nil {
+	if err := d.AwaitSettled(ctx, func() bool { return d.store.HeldFrom() >= rev }); err != nil {
 		return nil, err
 	}
 	var v *mvcc.View

@@ -269,6 +269,7 @@ func (d *Data) submit(ctx context.Context, p raft.Proposal, request proto.Messag
 
 // Promise is Replica.Promise.
 func (d *Data) Promise(ctx context.Context, rev int64, reads []keys.Span) (index uint64, err error) {
+	d.hurryFor(rev, reads...)
 	return d.replica.Promise(ctx, rev, reads)
 }
 
@@ -279,6 +280,7 @@ func (d *Data) BeginPromise(ctx context.Context, rev int64) (*raft.Promised, err
 
 // PromiseAll is Replica.PromiseAll.
 func (d *Data) PromiseAll(ctx context.Context, rev int64) (index uint64, err error) {
+	d.hurryFor(rev)
 	return d.replica.PromiseAll(ctx, rev)
 }
 
@@ -292,6 +294,7 @@ func PromiseEach(ctx context.Context, rev int64, shards []*Data, answer func(d *
 	for _, d := range shards {
 		if d.Shape().Ordered {
 			of[d.replica] = d
+			d.hurryFor(rev)
 			ordered = append(ordered, d.replica)
 			continue
 		}

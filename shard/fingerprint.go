@@ -29,7 +29,7 @@ func (d *Data) Fingerprint(ctx context.Context, rev, floor int64) (Fingerprint, 
 			return Fingerprint{}, err
 		}
 	}
-	if err := d.store.AwaitSettled(ctx, func() bool { return d.store.HeldFrom() >= max(rev, d.store.Rev()) }); err != nil {
+	if err := d.AwaitSettled(ctx, func() bool { return d.store.HeldFrom() >= max(rev, d.store.Rev()) }); err != nil {
 		return Fingerprint{}, err
 	}
 	for {

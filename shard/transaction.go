@@ -219,15 +219,34 @@ func (d *Data) awaitSettled(ctx context.Context, ready func() bool) error {
 	defer cancel(nil)
 	stop := context.AfterFunc(over, func() { cancel(raft.ErrNotLeader) })
 	defer stop()
+	return d.AwaitSettled(ctx, ready)
+}
+
+// AwaitSettled is Store.AwaitSettled, for which the leader, if this node is it, has transactions settled at once.
+func (d *Data) AwaitSettled(ctx context.Context, ready func() bool) error {
+	if ready() {
+		return nil
+	}
+	d.replica.Hurry()
 	return d.store.AwaitSettled(ctx, ready)
 }
 
-// Finish makes the changes of transactions that are committed. It may be repeated. Errors are
-// those of Replica.Propose.
+// hurryFor has transactions settled at once that a reader of some keys up to rev waits for, here or on another node; of all keys
+// where there are none.
+func (d *Data) hurryFor(rev int64, reads ...keys.Span) {
+	if d.store.HeldFrom(reads...) < rev {
+		d.replica.Hurry()
+	}
+}
+
+// Finish makes the changes of transactions that are committed. It may be repeated. Where nobody is known to wait for that it may take a
+// moment. Errors are those of Replica.Propose.
 func (d *Data) Finish(ctx context.Context, list []commit.Finish) error {
-	p := raft.Proposal{Kind: raft.Kind(kindFinish), Payload: commit.AppendFinishes(nil, list)}
+	p := raft.Proposal{Kind: raft.Kind(kindFinish), Payload: commit.AppendFinishes(nil, list), MayWait: !d.store.Awaited()}
 	for _, f := range list {
 		p.Follows = max(p.Follows, f.Rev)
+		h, _ := d.transactions.Held(f.ID)
+		p.MayWait = p.MayWait && h.End.IsZero()
 	}
 	_, err := d.replica.Submit(ctx, p)
 	return err

@@ -22,6 +22,8 @@ type Proposal struct {
 	// Follows is the number behind which a command without numbers has its place in the log: of
 	// those that have theirs at this leader lower ones go first. 0 is for any place.
 	Follows int64
+	// MayWait says of a command without numbers that nobody waits for it: it goes with what comes next, if something does.
+	MayWait bool
 	// Writes are the keys that a command with numbers may write, or one that announces a number.
 	Writes Writes
 	// ID names the command if it comes from another node; else it is the zero id and

@@ -15,6 +15,7 @@ import (
 //  1. Take what waits and needs no number of its own, and the groups that have theirs
 //     (numbers.go), up to maxBatchCommands and maxBatchBytes. A command that follows a
 //     number goes behind the groups of lower ones, and what announces numbers before all (announce.go).
+//     What nobody waits for goes with it (company.go).
 //  2. Give the batch the term's next number and enter it into flight.
 //  3. Hand it to dragonboat.
 //  4. The state machine settles it when it has applied; a later batch of the
@@ -51,6 +52,8 @@ type flight struct {
 	state   *dragonboat.RequestState
 	// doubt is set when dragonboat gave up on the entry without knowing.
 	doubt bool
+	// proposed is when it was given to dragonboat.
+	proposed time.Time
 }
 
 // leave wakes those who wait for the batch's groups. The replica's mu must be held.
@@ -120,8 +123,10 @@ func (r *Replica) submit(c *call) error {
 		return ErrStopped
 	case r.serving == 0, c.Term != 0 && c.Term != r.serving:
 		return ErrNotLeader
-	case len(r.queue)+len(r.announcing)+len(r.waiting) >= maxQueue:
+	case len(r.queue)+len(r.company.calls)+len(r.announcing)+len(r.waiting) >= maxQueue:
 		return ErrTooManyRequests
+	case r.waitLocked(c):
+		return nil
 	}
 	line := &r.queue
 	switch {
@@ -130,15 +135,23 @@ func (r *Replica) submit(c *call) error {
 	case c.count() > 0:
 		line = &r.waiting
 	}
-	*line = append(*line, c)
-	if !r.proposing {
+	if *line = append(*line, c); !r.proposing || len(*line) == 1 {
+		r.proposeLocked()
+	}
+	return nil
+}
+
+// proposeLocked has the proposer look at what there is to do. r.mu must be held.
+func (r *Replica) proposeLocked() {
+	if r.proposing {
+		r.wake()
+		return
+	}
+	if !r.closed {
 		r.proposing = true
 		r.wg.Add(1)
 		go r.proposer()
-	} else if len(*line) == 1 {
-		r.wake()
 	}
-	return nil
 }
 
 // proposer runs until nothing waits and nothing is under way.
@@ -201,6 +214,7 @@ func (r *room) take(calls ...*call) bool {
 // takeLocked makes the next batch of what waits. Its groups stay in sight of reads.
 // r.mu must be held.
 func (r *Replica) takeLocked(term uint64) *flight {
+	r.accompanyLocked()
 	f := &flight{term: term}
 	var room room
 	r.takeAnnouncingLocked(f, &room)
@@ -264,7 +278,7 @@ func (r *Replica) send(f *flight, wanted bool) {
 		return
 	}
 	r.number++
-	f.number = r.number
+	f.number, f.proposed = r.number, time.Now()
 	r.flight = append(r.flight, f)
 	r.mu.Unlock()
 	header := batchHeader{term: f.term, number: f.number, count: uint64(len(calls)), numbered: numbered, compacted: -1}
@@ -392,6 +406,7 @@ func (r *Replica) arrived(term, number uint64) []*call {
 	for i, f := range r.flight {
 		if f.term == term && f.number == number {
 			r.flight = append(r.flight[:i], r.flight[i+1:]...)
+			r.batchTookLocked(time.Since(f.proposed))
 			if len(f.groups) > 0 {
 				r.applying = append(r.applying, f)
 			}
