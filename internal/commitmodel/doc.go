@@ -54,7 +54,7 @@
 // # Rules
 //
 // Each rule of the protocol can be left out; then TestRules finds the run that breaks a promise,
-// and shows it with -v. With all rules TestSpaces finds nothing in 30 spaces of 2.1 million
+// and shows it with -v. With all rules TestSpaces finds nothing in 36 spaces of 3 million
 // states together, and with LATCHKEY_COMMITMODEL_LARGE=1 in ten of 61 million, which take up to 22
 // million states each, minutes and gigabytes.
 //

@@ -44,6 +44,12 @@ var small = []space{
 	{"one that puts at its home, messages are doubled", scenario{wide: []wide{t4, t4}, tries: 1, faults: faults{doubled: 2, suspects: 1}}},
 	{"one that puts at its home, a write and a read", scenario{wide: []wide{t4}, narrow: []narrow{{writes: keyA | keyX}}, reads: []keySet{keyA | keyB}, tries: 2, ages: true, faults: faults{changes: 1}}},
 	{"one that puts at its home, a right is taken away", scenario{wide: []wide{t4}, tries: 2, fence: true, faults: faults{crashes: 1, changes: 1, suspects: 1}}},
+	{"two that put at a home each", scenario{wide: []wide{t4, t6}, tries: 3, ages: true}},
+	{"two that put at a home each, a leader fails", scenario{wide: []wide{t4, t6}, tries: 2, faults: faults{changes: 1}}},
+	{"two that put at a home each, a node fails", scenario{wide: []wide{t4, t6}, tries: 2, faults: faults{crashes: 1}}},
+	{"two that put at a home each, a home is impatient", scenario{wide: []wide{t4, t6}, tries: 2, faults: faults{suspects: 1}}},
+	{"two with a home each", scenario{wide: []wide{t1, t7}, tries: 2, ages: true, faults: faults{suspects: 1}}},
+	{"two with a home each, a node fails", scenario{wide: []wide{t1, t7}, tries: 2, faults: faults{crashes: 1}}},
 	{"crossed, writes between, a leader fails", scenario{wide: crossed, narrow: between, tries: 1, faults: faults{changes: 1}}},
 }
 
@@ -94,7 +100,7 @@ func TestSpaces(t *testing.T) {
 // No run of these spaces goes on for ever, so that the ends which TestSpaces judges are
 // all there are: who waits is served whatever the order of things.
 func TestRunsEnd(t *testing.T) {
-	spaces := small[:5]
+	spaces := append(slices.Clone(small[:5]), space{"two that put at a home each", scenario{wide: []wide{t4, t6}, tries: 2, ages: true}})
 	if testing.Short() {
 		spaces = small[1:3]
 	}

@@ -15,6 +15,9 @@ var (
 	// t4 puts on its home whatever is there, and t5 holds that and the rest.
 	t4 = wide{node: 0, writes: keyA | keyB, puts: true}
 	t5 = wide{node: 1, writes: keyA | keyB}
+	// t6 is as t4, with the other shard for its home, and t7 prepares that.
+	t6 = wide{node: 1, writes: keyA | keyB, puts: true, at: 2}
+	t7 = wide{node: 1, writes: keyA | keyB, at: 2}
 	// The shares of either of crossed are kept apart by one of between: the transactions
 	// meet nowhere.
 	crossed = []wide{{node: 0, writes: keyA | keyY}, {node: 1, writes: keyB | keyX}}

@@ -68,12 +68,19 @@ type wide struct {
 	// puts says that its home has keys that it writes whatever is there: its first attempt does not
 	// prepare the home.
 	puts bool
+	// at is one more than the shard that is its home, 0 for the lowest that may be written.
+	at int
 }
 
 func (w *wide) keys() keySet { return w.reads | w.writes }
 
-// home is the participant with the lowest number that may be written.
-func (w *wide) home() int { return bits.TrailingZeros8(uint8(w.writes.shards())) }
+// home is the participant that decides.
+func (w *wide) home() int {
+	if w.at != 0 {
+		return w.at - 1
+	}
+	return bits.TrailingZeros8(uint8(w.writes.shards()))
+}
 
 // narrow is a numbered command of one shard.
 type narrow struct{ reads, writes keySet }
