@@ -41,7 +41,7 @@ func (e *env) acquireAt(s *Service, r *Request) *acquiring {
 		defer close(a.done)
 		a.grant, a.err = s.Acquire(ctx, r)
 	}()
-	synctest.Wait()
+	inQueue()
 	return a
 }
 

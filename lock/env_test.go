@@ -277,7 +277,7 @@ func (e *env) lock(name string, lease int64) *locking {
 		defer close(l.done)
 		l.held, l.err = e.Lock(ctx, []byte(name), lease)
 	}()
-	synctest.Wait()
+	inQueue()
 	return l
 }
 
@@ -332,6 +332,13 @@ func check(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// inQueue waits until who has asked for a lock is in the queue: a place behind others may wait for a moment to
+// be written with something else.
+func inQueue() {
+	time.Sleep(5 * time.Millisecond)
+	synctest.Wait()
 }
 
 // pause waits until nothing goes on any more. Watches over several shards ask for promises

@@ -94,7 +94,7 @@ func TestReleaseWakesOne(t *testing.T) {
 				}
 			})
 		}
-		synctest.Wait()
+		inQueue()
 		if n := e.peeks.Load(); n != 1 {
 			t.Errorf("the queue was read %d times, want once for all", n)
 		}

@@ -2,6 +2,7 @@ package raft
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
@@ -32,6 +33,8 @@ type Proposal struct {
 	// Term is the only term in which the command may be proposed; 0 leaves that
 	// open.
 	Term uint64
+	// Patient says that the command may wait for one that is not, to go with it, for a moment.
+	Patient bool
 }
 
 // Writes are the keys that a command may write.
@@ -81,6 +84,8 @@ type call struct {
 	// settled receives the outcome. It is called once, with no lock of the replica
 	// but leadMu and machineMu held, and must not block.
 	settled func(Outcome)
+	// until is up to when the call waits for others to go with, if it is patient; else the zero time.
+	until time.Time
 	// abandoned is set when nobody waits any more. A command that is still in
 	// the queue is then dropped.
 	abandoned atomic.Bool

@@ -124,7 +124,7 @@ func (g *group) leave() {
 
 // asksLocked reports whether numbers are to be asked for. r.mu must be held.
 func (r *Replica) asksLocked() bool {
-	return r.serving != 0 && !r.held && len(r.waiting) > 0 && len(r.asks) < maxAsks
+	return r.serving != 0 && !r.held && len(r.asks) < maxAsks && dueIn(r.waiting) == 0
 }
 
 // awaitTurn waits for a turn, and uses it if that is still wanted then.

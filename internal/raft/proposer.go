@@ -24,6 +24,8 @@ import (
 //  5. A batch in doubt with no successor is followed by an empty batch; again, after
 //     a pause, if that one was dropped.
 //
+// What is patient waits for what is not (patient.go).
+//
 // At most maxFlight batches are under way: the bound is what makes batches, since
 // what arrives meanwhile waits and goes together. A goroutine runs only while
 // there is something to do.
@@ -135,7 +137,11 @@ func (r *Replica) submit(c *call) error {
 	case c.count() > 0:
 		line = &r.waiting
 	}
-	if *line = append(*line, c); !r.proposing || len(*line) == 1 {
+	if c.Patient {
+		c.until = time.Now().Add(patience)
+	}
+	*line = append(*line, c)
+	if n := len(*line); !r.proposing || n == 1 || !c.Patient && (*line)[n-2].patient() {
 		r.proposeLocked()
 	}
 	return nil
@@ -171,7 +177,7 @@ func (r *Replica) proposer() {
 				go r.awaitTurn()
 			}
 			r.mu.Unlock()
-		case term != 0 && !r.held && len(r.flight) < maxFlight && (len(r.queue)+len(r.ready) > 0 || r.announced != nil):
+		case term != 0 && !r.held && len(r.flight) < maxFlight && (len(r.ready) > 0 || r.announced != nil || dueIn(r.queue) == 0):
 			f := r.takeLocked(term)
 			r.mu.Unlock()
 			r.send(f, true)
@@ -189,8 +195,10 @@ func (r *Replica) proposer() {
 			return
 		default:
 			waiting := r.waitingLocked()
+			impatient, stop := r.impatientLocked()
 			r.mu.Unlock()
-			r.await(waiting)
+			r.await(waiting, impatient)
+			stop()
 		}
 	}
 }
@@ -349,7 +357,7 @@ func (r *Replica) waitingLocked() [maxFlight]*flight {
 }
 
 // await waits until the proposer has something to look at.
-func (r *Replica) await(waiting [maxFlight]*flight) {
+func (r *Replica) await(waiting [maxFlight]*flight, impatient <-chan time.Time) {
 	var applied [maxFlight]chan dragonboat.RequestResult
 	for i, f := range waiting {
 		if f != nil {
@@ -358,6 +366,7 @@ func (r *Replica) await(waiting [maxFlight]*flight) {
 	}
 	select {
 	case <-r.kick:
+	case <-impatient:
 	case result := <-applied[0]:
 		r.reported(waiting[0], result)
 	case result := <-applied[1]:
