@@ -30,6 +30,11 @@ type Store interface {
 	// RangeInShard is Range of the newest keys of one shard, behind a proof of that shard
 	// alone.
 	RangeInShard(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error)
+	// LeaseRenewAhead renews a lease whose home has a key, and leaves the proof to what that shard applies
+	// later: until then proved answers nothing, and afterwards it is RangeInShard of a moment behind the
+	// call. A ttl of 0 says that nothing was renewed.
+	LeaseRenewAhead(ctx context.Context, id int64, key []byte) (
+		ttl int64, proved func(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error), err error)
 	// Peek answers a range request from what this node knows at revision least or later,
 	// whoever asks.
 	Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*pb.RangeResponse, error)

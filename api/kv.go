@@ -37,10 +37,17 @@ func (s *kvService) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRes
 
 // rangeInShard is Range of keys of one shard, behind a proof of that shard alone.
 func (s *kvService) rangeInShard(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return s.rangeBy(ctx, r, s.store.RangeInShard)
+}
+
+// rangeBy answers a range request by read, or with nothing where that does.
+func (s *kvService) rangeBy(
+	ctx context.Context, r *pb.RangeRequest, read func(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error),
+) (*pb.RangeResponse, error) {
 	resp, err := checked(ctx, s.gate, needNothing, func(ctx context.Context) (*pb.RangeResponse, error) {
-		return s.store.RangeInShard(ctx, r)
+		return read(ctx, r)
 	})
-	if err != nil {
+	if err != nil || resp == nil {
 		return nil, err
 	}
 	resp.Header = s.headers.fill(resp.Header)

@@ -58,6 +58,21 @@ func (s lockStore) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAlive
 	return s.lease.renew(ctx, id)
 }
 
+// LeaseRenewAhead renews a lease, and leaves the proof to what is applied later.
+func (s lockStore) LeaseRenewAhead(ctx context.Context, id int64, key []byte) (
+	ttl int64, proved func(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error), err error,
+) {
+	passed, err := checked(ctx, s.lease.gate, needUser, func(ctx context.Context) (
+		read func(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error), err error,
+	) {
+		ttl, read, err = s.kv.store.LeaseRenewAhead(ctx, id, key)
+		return read, err
+	})
+	return ttl, func(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+		return s.kv.rangeBy(ctx, r, passed)
+	}, err
+}
+
 // LeaseTimeToLive tells what a lease has left.
 func (s lockStore) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
 	return s.lease.LeaseTimeToLive(ctx, r)

@@ -249,6 +249,12 @@ func (n *node) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (resp 
 	return resp, err
 }
 
+func (*node) LeaseRenewAhead(context.Context, int64, []byte) (
+	int64, func(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error), error,
+) {
+	return 0, nil, nil
+}
+
 func (n *node) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error) {
 	if err := n.enter(ctx); err != nil {
 		return nil, err

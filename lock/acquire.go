@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -216,14 +217,23 @@ func (s *Service) awaitGrant(ctx context.Context, t *ticket, h *hold) (*Grant, e
 	if t.r.Moved != nil {
 		w.moved = make(chan Position, 1)
 	}
+	if h.guard == nil {
+		w.soon = make(chan struct{}, 1)
+	}
 	leave, err := s.join(t.prefix, w)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
+	var asking sync.WaitGroup
+	defer asking.Wait()
 	waiting, cancel := context.WithTimeout(ctx, t.r.Wait)
 	defer cancel()
-	turn, err := s.awaitTurn(waiting, t, h, w)
+	var asked chan ahead
+	turn, err := s.awaitTurn(waiting, t, h, w, func() {
+		asked = make(chan ahead, 1)
+		asking.Go(func() { s.askAhead(waiting, h.Place, asked) })
+	})
 	switch {
 	case err == nil:
 	case ctx.Err() == nil && waiting.Err() != nil:
@@ -232,6 +242,9 @@ func (s *Service) awaitGrant(ctx context.Context, t *ticket, h *hold) (*Grant, e
 		return nil, err
 	}
 	h.rev = turn.rev
+	if g, err := s.grantAhead(ctx, t, h, asked); g != nil || err != nil {
+		return g, err
+	}
 	return s.renewed(ctx, t, h, func(ctx context.Context) error {
 		header, err := s.prove(ctx, h.Place)
 		if err == nil {
@@ -241,10 +254,11 @@ func (s *Service) awaitGrant(ctx context.Context, t *ticket, h *hold) (*Grant, e
 	})
 }
 
-// awaitTurn returns the turn of a waiter. It keeps the leases that are the service's alive.
-func (s *Service) awaitTurn(ctx context.Context, t *ticket, h *hold, w *waiter) (turn, error) {
+// awaitTurn returns the turn of a waiter. It keeps the leases that are the service's alive, and calls
+// soon when only one is before the waiter.
+func (s *Service) awaitTurn(ctx context.Context, t *ticket, h *hold, w *waiter, soon func()) (turn, error) {
 	for {
-		got, renew, err := awaitOrRenew(ctx, t, w)
+		got, renew, err := awaitOrRenew(ctx, t, w, soon)
 		if err != nil || !renew {
 			return got, err
 		}
@@ -258,7 +272,7 @@ func (s *Service) awaitTurn(ctx context.Context, t *ticket, h *hold, w *waiter) 
 }
 
 // awaitOrRenew returns the turn of a waiter, or that it is time to renew leases.
-func awaitOrRenew(ctx context.Context, t *ticket, w *waiter) (got turn, renew bool, err error) {
+func awaitOrRenew(ctx context.Context, t *ticket, w *waiter, soon func()) (got turn, renew bool, err error) {
 	renewal := ctx
 	if t.entry.Own {
 		var cancel context.CancelFunc
@@ -269,6 +283,8 @@ func awaitOrRenew(ctx context.Context, t *ticket, w *waiter) (got turn, renew bo
 		select {
 		case got := <-w.turn:
 			return got, false, got.err
+		case <-w.soon:
+			soon()
 		case p := <-w.moved:
 			if p.Before != t.before {
 				t.before = p.Before

@@ -41,12 +41,17 @@ type env struct {
 
 	// proofs, txns, reads and peeks count the calls of the service.
 	proofs, txns, reads, peeks atomic.Int64
+	// renewals counts those of leases, aheads those that are proved later.
+	renewals, aheads atomic.Int64
 	// hidden, if set, says which ranges nobody may read.
 	hidden func(*pb.RangeRequest) bool
 	// stuck has transactions wait for a majority that does not come.
 	stuck atomic.Bool
 	// proving, if set, runs before a proof, and peeked after the queue was read.
 	proving, peeked func()
+	// passing, if set, runs before what was asked ahead is proved, and unproved keeps it from being that.
+	passing  func()
+	unproved bool
 	// stale, if set, is what this node knows of the queue.
 	stale *pb.RangeResponse
 }
@@ -196,11 +201,28 @@ func (e *env) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (*pb.Le
 }
 
 func (e *env) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error) {
+	e.renewals.Add(1)
 	resp, err := e.router.LeaseRenew(ctx, id)
 	if errors.Is(err, lease.ErrNotFound) {
 		return &pb.LeaseKeepAliveResponse{ID: id}, nil
 	}
 	return resp, err
+}
+
+func (e *env) LeaseRenewAhead(ctx context.Context, id int64, key []byte) (
+	ttl int64, proved func(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error), err error,
+) {
+	e.aheads.Add(1)
+	ttl, passed, err := e.router.LeaseRenewAhead(ctx, id, key)
+	return ttl, func(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+		if e.passing != nil {
+			e.passing()
+		}
+		if e.unproved {
+			return nil, nil
+		}
+		return passed(ctx, r)
+	}, err
 }
 
 func (e *env) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {

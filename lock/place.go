@@ -144,15 +144,23 @@ func (s *Service) await(ctx context.Context, prefix string, p Place) (*pb.Respon
 // prove proves that a place which was seen to be the first is there. Once it is the first it
 // remains that for as long as it is there.
 func (s *Service) prove(ctx context.Context, p Place) (*pb.ResponseHeader, error) {
-	resp, err := s.store.RangeInShard(ctx, &pb.RangeRequest{Key: []byte(p.Key), KeysOnly: true})
+	resp, err := s.store.RangeInShard(ctx, p.find())
 	switch {
 	case err != nil:
 		return nil, err
-	case len(resp.Kvs) != 1 || resp.Kvs[0].CreateRevision != p.Token:
+	case !p.is(resp):
 		return nil, ErrLost
 	default:
 		return resp.Header, nil
 	}
+}
+
+// find asks for the place's key.
+func (p *Place) find() *pb.RangeRequest { return &pb.RangeRequest{Key: []byte(p.Key), KeysOnly: true} }
+
+// is reports whether an answer to find has the place.
+func (p *Place) is(resp *pb.RangeResponse) bool {
+	return len(resp.Kvs) == 1 && resp.Kvs[0].CreateRevision == p.Token
 }
 
 // stay waits until the caller that has entered stands first. One that fails leaves.

@@ -37,6 +37,11 @@ type Store interface {
 	// LeaseRenew renews a lease at the moment of the call. A TTL of 0 says that there is no
 	// such lease.
 	LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveResponse, error)
+	// LeaseRenewAhead renews a lease whose home has a key, and leaves the proof to what that shard applies
+	// later: until then proved answers nothing, and afterwards it is RangeInShard of a moment behind the
+	// call. A ttl of 0 says that nothing was renewed.
+	LeaseRenewAhead(ctx context.Context, id int64, key []byte) (
+		ttl int64, proved func(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error), err error)
 	// LeaseTimeToLive tells what a lease has left, a TTL of -1 that there is no such lease.
 	LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error)
 	// Divided reports whether keys of a range lie on several shards, so that no transaction

@@ -52,6 +52,9 @@ type waiter struct {
 	// moved, unless it is nil, has room for the last position that the waiter was seen at:
 	// how many are before it.
 	moved chan Position
+	// soon, unless it is nil, has room for the word that only one is before the waiter, which it hears once.
+	soon   chan struct{}
+	warned bool
 	// turn has room for the one thing that the waiter is told.
 	turn chan turn
 	told bool
@@ -137,6 +140,7 @@ func (tr *tracker) add(w *waiter) {
 	}
 	if tr.queue != nil {
 		tr.judge(w)
+		tr.warn()
 		tr.position()
 	}
 }
@@ -238,6 +242,7 @@ func (tr *tracker) load(resp *pb.RangeResponse) {
 			tr.judge(w)
 		}
 	}
+	tr.warn()
 	tr.position()
 }
 
@@ -266,7 +271,23 @@ func (tr *tracker) apply(events []*mvccpb.Event) {
 	if first := tr.queue.First(); first != nil {
 		tr.judgeAll(first.Name)
 	}
+	tr.warn()
 	tr.position()
+}
+
+// warn tells the second of the queue, once, that only one is before it. mu must be held.
+func (tr *tracker) warn() {
+	first := tr.queue.First()
+	if first == nil || first.Next() == nil {
+		return
+	}
+	second := first.Next()
+	for _, w := range tr.waiters[second.Name] {
+		if w.soon != nil && w.created == second.Created && !w.warned {
+			w.warned = true
+			w.soon <- struct{}{}
+		}
+	}
 }
 
 // position tells those who want to know it where they stand. mu must be held.

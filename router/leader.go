@@ -37,6 +37,7 @@ type Leader interface {
 // leaseKeeper is the part of a leader that concerns leases.
 type leaseKeeper interface {
 	Renew(ctx context.Context, id int64) (ttl int64, err error)
+	RenewAhead(ctx context.Context, id int64) (shard.Ahead, error)
 	TimeToLive(ctx context.Context, id int64, keys bool) (shard.LeaseLife, bool, error)
 	AwaitEnded(ctx context.Context, id int64) error
 	Register(ctx context.Context, id int64, shardID uint64) (incarnation uint64, err error)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/latchkey-db/latchkey/auth"
+	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/lease"
 	"github.com/latchkey-db/latchkey/mvcc"
 	"github.com/latchkey-db/latchkey/shard"
@@ -162,6 +163,50 @@ func (r *Router) LeaseRenew(ctx context.Context, id int64) (*pb.LeaseKeepAliveRe
 	})
 	return resp, err
 }
+
+// LeaseRenewAhead renews a lease at the moment of the call, if its home has a key too, and leaves the proof to what
+// that shard applies later: proved answers a range request as RangeInShard does once something was proposed there after
+// the call and has applied here, and nothing before. It shows every change that was acknowledged before
+// LeaseRenewAhead was called. A ttl of 0 says that nothing was renewed, for whatever reason.
+func (r *Router) LeaseRenewAhead(ctx context.Context, id int64, key []byte) (
+	ttl int64, proved func(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error), err error,
+) {
+	d, err := r.lease(id)
+	if err != nil {
+		return 0, nil, err
+	}
+	if owner, err := r.span(keys.Point(key)); err != nil || owner != d {
+		return 0, nil, err
+	}
+	a, err := r.access(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := r.everyKey(ctx, a, d, id, a.users.Write); err != nil {
+		return 0, nil, err
+	}
+	var ahead shard.Ahead
+	err = r.atLeader(ctx, d, func(ctx context.Context, l Leader) error {
+		ahead, err = l.RenewAhead(ctx, id)
+		return err
+	})
+	passed := func(_ context.Context, at *shard.Data) error {
+		if at != d || !d.Replica().Passed(ahead.Mark) {
+			return errNotPassed
+		}
+		return nil
+	}
+	return ahead.TTL, func(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+		resp, err := r.rangeInShard(ctx, req, passed)
+		if errors.Is(err, errNotPassed) {
+			return nil, nil
+		}
+		return resp, err
+	}, err
+}
+
+// errNotPassed says that nothing was applied that proves an earlier renewal.
+var errNotPassed = errors.New("nothing has applied that was proposed since")
 
 // LeaseTimeToLive tells what a lease has left, and its keys if asked. There being
 // no such lease is lease.ErrNotFound.

@@ -9,6 +9,7 @@ import (
 	"github.com/latchkey-db/latchkey/internal/keys"
 	"github.com/latchkey-db/latchkey/internal/raft"
 	"github.com/latchkey-db/latchkey/mvcc"
+	"github.com/latchkey-db/latchkey/shard"
 )
 
 // What the server itself asks of the keyspace while it carries out calls of clients.
@@ -19,6 +20,13 @@ import (
 // whole order, but not always as high as that of the newest change of other shards. The
 // request is about the newest state.
 func (r *Router) RangeInShard(ctx context.Context, req *pb.RangeRequest) (resp *pb.RangeResponse, err error) {
+	return r.rangeInShard(ctx, req, r.confirm)
+}
+
+// rangeInShard is RangeInShard behind a proof.
+func (r *Router) rangeInShard(
+	ctx context.Context, req *pb.RangeRequest, prove func(context.Context, *shard.Data) error,
+) (resp *pb.RangeResponse, err error) {
 	check := func(a access) error { return a.users.Read(a.id, req.Key, req.RangeEnd) }
 	span := keys.FromRange(req.Key, req.RangeEnd)
 	d, err := r.span(span)
@@ -26,7 +34,7 @@ func (r *Router) RangeInShard(ctx context.Context, req *pb.RangeRequest) (resp *
 		return nil, r.refusal(ctx, check, err)
 	}
 	for {
-		if err := r.confirm(ctx, d); err != nil {
+		if err := prove(ctx, d); err != nil {
 			return nil, err
 		}
 		// What a transaction holds by now it has perhaps been acknowledged for.

@@ -46,6 +46,19 @@ func (s services) RangeInShard(ctx context.Context, r *pb.RangeRequest) (*pb.Ran
 	return s.Router.RangeInShard(ctx, r)
 }
 
+// LeaseRenewAhead renews a lease, and reads keys later, unless what this node holds may be wrong.
+func (s services) LeaseRenewAhead(ctx context.Context, id int64, key []byte) (
+	ttl int64, proved func(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error), err error,
+) {
+	ttl, passed, err := s.Router.LeaseRenewAhead(ctx, id, key)
+	return ttl, func(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+		if s.node.peers.suspect() {
+			return nil, mvcc.ErrCorrupt
+		}
+		return passed(ctx, r)
+	}, err
+}
+
 // Peek reads what this node knows, unless that may be wrong.
 func (s services) Peek(ctx context.Context, r *pb.RangeRequest, least int64) (*pb.RangeResponse, error) {
 	if s.node.peers.suspect() {

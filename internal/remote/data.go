@@ -34,6 +34,7 @@ const (
 	methodFinish      byte = 29
 	methodAbort       byte = 30
 	methodSettled     byte = 31
+	methodRenewAhead  byte = 32
 	// methodOpen is about a transaction, and answered by the node that coordinates it.
 	methodOpen byte = 42
 	// methodMissed is about a node, and answered by every other.
@@ -256,6 +257,17 @@ func (l *leader) Renew(ctx context.Context, id int64) (ttl int64, err error) {
 	}
 	ttl = r.varint()
 	return ttl, r.done()
+}
+
+// RenewAhead renews a lease, without a proof. A node of an earlier version does not know the call.
+func (l *leader) RenewAhead(ctx context.Context, id int64) (a shard.Ahead, err error) {
+	r, err := l.call(ctx, true, methodRenewAhead, func(dst []byte) []byte { return binary.AppendVarint(dst, id) })
+	if err != nil {
+		return a, err
+	}
+	a.TTL = r.varint()
+	a.Term, a.Number = r.uvarint(), r.uvarint()
+	return a, r.done()
 }
 
 // TimeToLive asks for a lease's life.

@@ -23,6 +23,7 @@ var proofs = map[byte]string{
 	methodRaise:         "the log",
 	methodSweepTo:       "the log",
 	methodRenew:         "a proof of leadership, or the log, in the term of the clock",
+	methodRenewAhead:    "the asked node's belief: who asks takes it for true when its own replica has applied what was proposed in the term later",
 	methodTimeToLive:    "a proof of leadership",
 	methodAwaitEnded:    "a proof of leadership",
 	methodRegister:      "the log",

@@ -226,6 +226,13 @@ var dataCalls = map[byte]func(d *shard.Data, r *reader) func(ctx context.Context
 			return binary.AppendVarint(dst, ttl), err
 		}
 	},
+	methodRenewAhead: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
+		id := r.varint()
+		return func(ctx context.Context, dst []byte) ([]byte, error) {
+			a, err := d.RenewAhead(ctx, id)
+			return binary.AppendUvarint(binary.AppendUvarint(binary.AppendVarint(dst, a.TTL), a.Term), a.Number), err
+		}
+	},
 	methodTimeToLive: func(d *shard.Data, r *reader) func(context.Context, []byte) ([]byte, error) {
 		id, attached := r.varint(), r.bool()
 		return func(ctx context.Context, dst []byte) ([]byte, error) {

@@ -42,6 +42,14 @@ var leaderCalls = map[string]func(context.Context, router.Leader) error{
 	},
 	"SweepTo": func(ctx context.Context, l router.Leader) error { return l.SweepTo(ctx, 1) },
 	"Renew":   func(ctx context.Context, l router.Leader) error { _, err := l.Renew(ctx, idOfProof); return err },
+	// What proves a renewal ahead is what was proposed after it and has applied.
+	"RenewAhead": func(ctx context.Context, l router.Leader) error {
+		if _, err := l.RenewAhead(ctx, heldOfProof); err != nil {
+			return err
+		}
+		_, err := l.Write(ctx, nil, shard.KindPut, &pb.PutRequest{Key: []byte("a/ahead")})
+		return err
+	},
 	"TimeToLive": func(ctx context.Context, l router.Leader) error {
 		_, _, err := l.TimeToLive(ctx, idOfProof, true)
 		return err

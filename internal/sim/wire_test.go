@@ -103,7 +103,7 @@ var _ remote.Mesh = mesh{}
 // methodNames are the names by which tests know the methods (remote/system.go, remote/data.go).
 var methodNames = map[byte]string{
 	16: "Write", 17: "Confirm", 18: "Promise", 19: "Raise", 20: "SweepTo", 21: "Renew", 22: "TimeToLive", 23: "AwaitEnded",
-	1: "SystemPropose", 2: "SystemConfirm", 24: "Register", 25: "Drop", 26: "Applied", 29: "Finish", 30: "Abort", 31: "Settled", promises: "Promises", waits: "Waits", open: "Open",
+	1: "SystemPropose", 2: "SystemConfirm", 24: "Register", 25: "Drop", 26: "Applied", 29: "Finish", 30: "Abort", 31: "Settled", 32: "RenewAhead", promises: "Promises", waits: "Waits", open: "Open",
 }
 
 // promises is about several shards, and waits about none.
