@@ -178,7 +178,7 @@ func (d *Driver) live(ctx context.Context, state *system.State, g Group, replica
 	return err == nil && raft.CaughtUp(index, mine)
 }
 
-// hasNoData reports whether no data shard has a replica on a node.
+// hasNoData reports whether each data shard has let go of its replica on a node, and so none will have one again.
 func (d *Driver) hasNoData(ctx context.Context, state *system.State, node uint64) bool {
 	for _, g := range d.c.Groups() {
 		if g.ShardID() == placement.SystemShard {
@@ -188,10 +188,7 @@ func (d *Driver) hasNoData(ctx context.Context, state *system.State, node uint64
 		if err != nil {
 			return false
 		}
-		id := state.ReplicaOf(g.ShardID(), node)
-		_, votes := have.Voters[id]
-		_, follows := have.NonVoting[id]
-		if votes || follows {
+		if _, removed := have.Removed[state.ReplicaOf(g.ShardID(), node)]; !removed {
 			return false
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/latchkey-db/latchkey/internal/raft"
+	"github.com/latchkey-db/latchkey/placement"
 	"github.com/latchkey-db/latchkey/system"
 )
 
@@ -74,6 +75,70 @@ func TestWhoHasNothingDoesNotVote(t *testing.T) {
 				d.Close()
 				if !slices.Equal(g.steps, []string{tc.want}) {
 					t.Errorf("steps %q, want %q", g.steps, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// leaving is what the system shard says while its leader removes a node that joined and has been added to no shard yet.
+type leaving struct {
+	record
+
+	gone []uint64
+}
+
+func (r *leaving) State() *system.State {
+	s := r.record.State()
+	s.System = system.ShardRecord{ID: placement.SystemShard, Replicas: map[uint64]uint64{1: 11, 2: 12}}
+	s.Nodes[12] = system.NodeRecord{ID: 12, Instance: "b", Leaving: true}
+	return s
+}
+
+func (r *leaving) MemberGone(_ context.Context, node uint64) error {
+	r.gone = append(r.gone, node)
+	return nil
+}
+
+// letGo is a shard that this node leads or not.
+type letGo struct {
+	group
+
+	id, term uint64
+}
+
+func (g *letGo) ShardID() uint64 { return g.id }
+func (g *letGo) Serving() uint64 { return g.term }
+
+// A leader that has not heard of it adds a replica that is to be removed: nothing would remove it later. So the record forgets a node
+// when no shard can have a replica there any more, not when none has.
+func TestWhoWasNeverAddedIsRemoved(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		removed bool
+		gone    int
+	}{
+		{"a data shard can still add it", false, 0},
+		{"no data shard can", true, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := &leaving{}
+				gone := map[uint64]struct{}{2: {}}
+				data := &letGo{group: group{have: raft.Members{Voters: hosts(1)}}, id: 2}
+				if tc.removed {
+					data.have.Removed = gone
+				}
+				sys := &letGo{group: group{have: raft.Members{Voters: hosts(1), Removed: gone}}, id: placement.SystemShard, term: 1}
+				d := Start(Config{
+					Record: r, Groups: func() []Group { return []Group{sys, data} },
+					Host: func(uint64, uint64) string { return "host" },
+					Log:  slog.New(slog.DiscardHandler),
+				})
+				time.Sleep(interval + interval/2)
+				d.Close()
+				if len(r.gone) != tc.gone {
+					t.Errorf("the record forgot %v", r.gone)
 				}
 			})
 		})

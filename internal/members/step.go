@@ -55,12 +55,13 @@ func (p plan) next() (s step, done bool) {
 		_, follows := p.have.NonVoting[id]
 		_, removed := p.have.Removed[id]
 		switch {
-		case w.leaving && (votes || follows):
+		case w.leaving && !removed:
+			// One that was never added goes, too: a leader that does not know yet that it is leaving could add it later.
 			done = false
 			if id != p.self && (!votes || p.keepsMajority(id)) {
 				return step{remove, id}, false
 			}
-		case w.leaving || removed || votes:
+		case removed || votes:
 		case !follows:
 			return step{add, id}, false
 		case w.votes:

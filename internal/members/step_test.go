@@ -91,6 +91,10 @@ func TestNextStep(t *testing.T) {
 			have: raft.Members{Voters: hosts(1, 2), Removed: map[uint64]struct{}{3: {}}}, done: true,
 		},
 		{
+			name: "who was never added goes, too", wanted: with(map[uint64]want{4: {votes: true, leaving: true}}),
+			have: raft.Members{Voters: hosts(1, 2, 3)}, dead: []uint64{4}, step: step{remove, 4},
+		},
+		{
 			name: "one alone grows", wanted: map[uint64]want{1: voter, 2: voter},
 			have: raft.Members{Voters: hosts(1), NonVoting: hosts(2)}, step: step{promote, 2},
 		},

@@ -117,6 +117,11 @@ func TestReplicaJoins(t *testing.T) {
 		if err := d.r.AddNonVoting(t.Context(), gone.id, nodeHostID(gone.id), c.members().Version); !errors.Is(err, ErrStepRefused) {
 			t.Errorf("a removed replica was added again: %v", err)
 		}
+		// Nor can who was removed before it was added.
+		c.step(func(r *Replica, version uint64) error { return r.RemoveMember(t.Context(), 5, version) })
+		if err := d.r.AddNonVoting(t.Context(), 5, nodeHostID(5), c.members().Version); !errors.Is(err, ErrStepRefused) {
+			t.Errorf("a replica was added that had been removed before: %v", err)
+		}
 		if v, err := c.add(d, "x"); err != nil || v != 7 {
 			t.Errorf("add: %d, %v", v, err)
 		}
