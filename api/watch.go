@@ -303,6 +303,10 @@ func (w *watchStream) sendProgress() (more bool, err error) {
 			if more, err := w.sendBatch(); more || err != nil || later {
 				return more, err
 			}
+			// What a watch had to read may have been no event: a hold of another key has just gone.
+			if rev, ok, later = w.group.Progress(); later {
+				return false, nil
+			}
 		}
 		for ; ok && w.progressAsked > 0; w.progressAsked-- {
 			if err := w.stream.Send(w.progressAt(rev, noWatch)); err != nil {

@@ -135,6 +135,7 @@ func (g *Group) Close() {
 	g.ready = nil
 	delete(h.groups, g)
 	delete(h.awaiting, g)
+	delete(h.held, g)
 }
 
 // Ready returns a channel from which can be received when Poll may have
@@ -170,6 +171,19 @@ func (g *Group) Await(rev int64) bool {
 		h.awaiting[g] = rev
 	}
 	return false
+}
+
+// Held reports whether transactions hold keys of the store: what a watcher lacks, or how far it is, may be settled with them. If so, the
+// group is woken when the holds have changed.
+func (g *Group) Held() bool {
+	h := &g.s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if g.closed || len(g.s.state.Load().holds) == 0 {
+		return false
+	}
+	h.held[g] = struct{}{}
+	return true
 }
 
 // Empty reports whether the group has no watchers.

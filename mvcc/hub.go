@@ -27,6 +27,8 @@ type hub struct {
 	// awaiting are the groups that want to be woken once the store has resolved a
 	// revision.
 	awaiting map[*Group]int64
+	// held are the groups that want to be woken once holds have changed.
+	held map[*Group]struct{}
 	// settled is closed when holds have changed; nil until somebody waits for that.
 	settled chan struct{}
 	// overflowed are the watchers whose queues the running publish has found
@@ -38,6 +40,7 @@ func (h *hub) init() {
 	h.groups = make(map[*Group]struct{})
 	h.points = make(map[string]*watcherSet)
 	h.awaiting = make(map[*Group]int64)
+	h.held = make(map[*Group]struct{})
 	h.parked = make(map[*watcher]struct{})
 	h.ranges = adt.NewIntervalTree()
 }

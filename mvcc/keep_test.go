@@ -124,3 +124,46 @@ func TestWatchersBelowTheBoundOfAHold(t *testing.T) {
 		t.Errorf("progress %d, %v; want that of the hold's bound", got, ok)
 	}
 }
+
+// A watcher that started behind what is resolved for another, whose key is held, keeps the group from telling how far it is until the hold
+// has gone: it is woken then.
+func TestProgressWaitsForHolds(t *testing.T) {
+	e := memEnv(t)
+	e.put("a", "1")
+	e.apply(func(w *Writer) {
+		if err := w.Hold("t", 2, nil, keys.NewSet(keys.Point([]byte("x")))); err != nil {
+			t.Fatal(err)
+		}
+	})
+	rev := e.put("b", "1")
+	g := e.s.NewGroup()
+	defer g.Close()
+	g.Add(1, WatchOptions{Key: []byte("x"), Start: rev})
+	g.Add(2, WatchOptions{Key: []byte("c"), Start: rev})
+	for b, ok, err := g.Poll(); ok || err != nil; b, ok, err = g.Poll() {
+		t.Fatalf("%v, %v", b, err)
+	}
+	if _, ok := g.Progress(); ok || !g.Held() {
+		t.Fatalf("progress %v, held %v", ok, g.Held())
+	}
+	select {
+	case <-g.Ready(): // it was just added
+	default:
+	}
+	e.apply(func(w *Writer) {
+		if err := w.Release("t"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	select {
+	case <-g.Ready():
+	default:
+		t.Error("the group is not woken")
+	}
+	for b, ok, err := g.Poll(); ok || err != nil; b, ok, err = g.Poll() {
+		t.Fatalf("%v, %v", b, err)
+	}
+	if got, ok := g.Progress(); !ok || got != rev || g.Held() {
+		t.Errorf("progress %d, %v, held %v, want %d", got, ok, g.Held(), rev)
+	}
+}

@@ -97,6 +97,10 @@ func (h *hub) nextSettled() <-chan struct{} {
 
 // settledLocked wakes those who wait for holds to change. h.mu must be held.
 func (h *hub) settledLocked() {
+	for g := range h.held {
+		g.signal()
+	}
+	clear(h.held)
 	if h.settled != nil {
 		close(h.settled)
 		h.settled = nil

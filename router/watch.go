@@ -200,7 +200,8 @@ func (f *feed) poll() (mvcc.WatchBatch, bool, error) {
 // Progress returns a revision up to which every watcher of the group has been handed
 // everything, and which is not below what clients have seen from this node. It
 // returns false while one of them lags, starts in the future or has ended, and where
-// there is none; later says that Ready tells when it is worth asking again.
+// there is none; later says that Ready tells when it is worth asking again, since that may be so only for what transactions
+// hold.
 func (g *WatchGroup) Progress() (rev int64, ok, later bool) {
 	p := g.progress()
 	for _, w := range g.watches {
@@ -262,6 +263,10 @@ func (p *progress) add(f *feed, of func() (rev int64, ok bool)) bool {
 	}
 	// Not earlier: there may be events from before.
 	rev, ok := of()
+	if !ok && f.group.Held() {
+		p.later = true // with what is held it may turn out that there is nothing in the way
+		return true
+	}
 	if ok && (p.rev < 0 || rev < p.rev) {
 		p.rev = rev
 	}
