@@ -200,7 +200,7 @@ func restored(t *testing.T, nodes int, path string, flags ...string) []*harness.
 	return cluster
 }
 
-// keepAlive keeps leases until stop, or the end of the test.
+// keepAlive keeps leases until stop, or the end of the test, whichever is first.
 func keepAlive(t *testing.T, address string, ids ...clientv3.LeaseID) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -259,7 +259,7 @@ func goesOn(t *testing.T, address string, was *whole) {
 	root := dialAs(t, address, "root", "secret")
 	defer root.Close()
 	// Kept for longer than the one that is not, which ends by itself.
-	defer keepAlive(t, address, keptLease)()
+	keepAlive(t, address, keptLease)
 	if l, err := root.KeepAliveOnce(ctx, longLease); err != nil || l.TTL != 600 {
 		t.Errorf("the long lease: %v, %v", l, err)
 	}
