@@ -229,7 +229,7 @@ func (r *membership) admit(h peer.Hello) error {
 		r.newer[h.Node] = h
 		r.mu.Unlock()
 	case err != nil && (state.Cluster.ID != 0 && !r.joining(state) || replicaOf(r.first, h.Node) == 0):
-		return fmt.Errorf("node %x is no member of the cluster", h.Node)
+		return fmt.Errorf("node %x is no member of the cluster; one that was added starts with an empty directory and --initial-cluster-state=existing", h.Node)
 	}
 	return nil
 }

@@ -480,10 +480,19 @@ func (n *Node) Addrs() []net.Addr {
 // Failed yields an error when the node can't go on and should be stopped.
 func (n *Node) Failed() <-chan error { return n.failed }
 
+// removedDrain bounds how long calls of clients may finish at a node that was removed: those that it has to ask others for can't. A removal
+// that was asked for at the node itself is answered.
+const removedDrain = 10 * memberPoll
+
 // Stop ends the node: what it leads is handed over, and calls that run may finish while
 // ctx lasts.
 func (n *Node) Stop(ctx context.Context) error {
 	n.leaving.Store(true)
+	if n.removed.Load() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, removedDrain)
+		defer cancel()
+	}
 	n.peers.leave(ctx)
 	n.stopServing(ctx)
 	if n.cluster != nil {
