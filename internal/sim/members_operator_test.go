@@ -89,8 +89,9 @@ func (o *operator) add(p *process) {
 // join starts a node with empty disks as one that joins, as soon as a member lets it. It goes on while other members
 // change.
 func (o *operator) join(urls []string, instance string) {
+	random := o.rnd.Uint64()
 	o.w.wg.Go(func() {
-		n := o.c.admit(o.rnd.Uint64(), urls, instance)
+		n := o.c.admit(random, urls, instance)
 		if n == nil {
 			return
 		}
