@@ -344,7 +344,7 @@ func runTransactors(t *testing.T, o options, f faults, ch chaos, length time.Dur
 // four shards, among all faults.
 func TestTransactions(t *testing.T) {
 	first := seed(t)
-	length := unlessShort(5*time.Second, 2*time.Second)
+	length := unlessShort(5*time.Second, time.Second)
 	for round := range uint64(sized(1, 50)) {
 		runTransactors(t, options{seed: first + round, splits: fourShards, snapshotEntries: 400},
 			faults{lose: 5, repeat: 10, reorder: 10, late: 20 * time.Millisecond, loseCall: 5, loseAnswer: 5, slow: 60},
