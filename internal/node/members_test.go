@@ -68,6 +68,14 @@ func (c *cluster) add(name string, learner bool) (m *machine, id uint64) {
 	return m, id
 }
 
+// grow adds a member, starts its node, and waits until that votes.
+func (c *cluster) grow(name string) {
+	c.t.Helper()
+	m, _ := c.add(name, false)
+	c.start(m)
+	until(c.t, "the new node to vote", func() bool { return c.service().votes(c.t.Context(), m.idOf()) })
+}
+
 // admits gives a machine the flags with which its node joins.
 func (c *cluster) admits(m *machine) {
 	c.t.Helper()
@@ -191,9 +199,7 @@ func TestFirstMemberThatNeverStartsIsReplaced(t *testing.T) {
 		t.Errorf("a member is added: %v", err)
 	}
 	c.remove(c.machines[2], never)
-	m, _ := c.add("new", false)
-	c.start(m)
-	until(t, "the new node to vote", func() bool { return c.service().votes(t.Context(), m.idOf()) })
+	c.grow("new")
 	c.stop(c.machines[0])
 	c.put("a", "of the new one and another")
 }
@@ -210,9 +216,7 @@ func TestMemberComesBackToOthers(t *testing.T) {
 			down := c.machines[2]
 			c.stop(down)
 			for i := range 2 {
-				m, _ := c.add(fmt.Sprint("new", i), false)
-				c.start(m)
-				until(t, "the new node to vote", func() bool { return c.service().votes(t.Context(), m.idOf()) })
+				c.grow(fmt.Sprint("new", i))
 				c.remove(c.machines[0], c.machines[0].idOf())
 			}
 			c.put("a", "of others")
@@ -248,9 +252,7 @@ func TestClusterGrowsAndShrinks(t *testing.T) {
 				written <- n
 			}()
 			for i := range 4 {
-				m, _ := c.add(fmt.Sprint("new", i), false)
-				c.start(m)
-				until(t, "the new node to vote", func() bool { return c.service().votes(t.Context(), m.idOf()) })
+				c.grow(fmt.Sprint("new", i))
 			}
 			for range 4 {
 				m := c.machines[len(c.machines)-1]
