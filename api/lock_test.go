@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -35,7 +34,10 @@ func (r *running) revoke(tb testing.TB, id int64) {
 // awaitKey waits until key exists and returns its create revision.
 func (r *running) awaitKey(tb testing.TB, key string) int64 {
 	tb.Helper()
-	for {
+	for began := time.Now(); ; {
+		if time.Since(began) > time.Minute {
+			tb.Fatalf("%s does not come to be", key)
+		}
 		resp, err := r.kv.Range(tb.Context(), &pb.RangeRequest{Key: []byte(key)})
 		check(tb, err)
 		if len(resp.GetKvs()) == 1 {
@@ -197,21 +199,17 @@ func TestWaitersOutliveCompaction(t *testing.T) {
 	_, err = r.kv.Compact(t.Context(), &pb.CompactionRequest{Revision: r.put(t, "other", ""), Physical: true})
 	check(t, err)
 
-	lost := func(key string) {
-		r.lost.Store(&key)
-		for r.lost.Load() != nil && t.Context().Err() == nil {
-			runtime.Gosched()
-		}
-	}
+	lock := r.loseHistory("l/")
 	waiter := make(chan locked, 1)
 	go func() { waiter <- r.takeLock(t.Context(), "l", 0xb) }()
-	lost("l/")
+	soon(t, lock)
+	election := r.loseHistory("e/")
 	campaign := make(chan error, 1)
 	go func() {
 		_, err := r.election.Campaign(t.Context(), &v3electionpb.CampaignRequest{Name: []byte("e"), Lease: 0xb})
 		campaign <- err
 	}()
-	lost("e/")
+	soon(t, election)
 	token := r.awaitKey(t, "l/b")
 	r.awaitKey(t, "e/b")
 	r.revoke(t, 0xa)

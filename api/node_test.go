@@ -71,8 +71,8 @@ type node struct {
 	// changed, if set, sees every change of users, and loggingIn runs before a login.
 	changed   func(*pb.InternalRaftRequest)
 	loggingIn func()
-	// lost is a key whose next watch begins in compacted history.
-	lost atomic.Pointer[string]
+	// lost is what loseHistory was last called for, nil once it has come about.
+	lost atomic.Pointer[lostHistory]
 	// blind has all ranges fail.
 	blind atomic.Bool
 	// proving, if set, answers ProveUsers, and confirming runs before users are confirmed.
@@ -375,10 +375,26 @@ type storeGroup struct {
 	n *node
 }
 
+// lostHistory is a key whose next watch begins in compacted history, and what is closed
+// when that watch has begun.
+type lostHistory struct {
+	key   string
+	begun chan struct{}
+}
+
+// loseHistory has the next watch of key begin in compacted history, and returns a channel
+// that is closed then. It is called before what makes the watch is.
+func (n *node) loseHistory(key string) <-chan struct{} {
+	begun := make(chan struct{})
+	n.lost.Store(&lostHistory{key, begun})
+	return begun
+}
+
 // Add starts a watcher, of a key whose history is lost at the first revision.
 func (g storeGroup) Add(id int64, o mvcc.WatchOptions) int64 {
-	if lost := g.n.lost.Load(); lost != nil && *lost == string(o.Key) && g.n.lost.CompareAndSwap(lost, nil) {
+	if lost := g.n.lost.Load(); lost != nil && lost.key == string(o.Key) && g.n.lost.CompareAndSwap(lost, nil) {
 		o.Start = 1
+		close(lost.begun)
 	}
 	return g.Group.Add(id, o)
 }
