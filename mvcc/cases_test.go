@@ -697,6 +697,30 @@ func TestTxnHeaders(t *testing.T) {
 	}
 }
 
+// A stream has as many chunks as its bytes need: more than numbers have bits, whose sizes grow.
+func TestStreamOfManyChunks(t *testing.T) {
+	e := memEnv(t)
+	const n = 200
+	for i := range n {
+		e.put(fmt.Sprintf("s/%03d", i), "v")
+	}
+	for _, rev := range []int64{0, e.s.Rev() - 1} {
+		v := e.s.View()
+		chunks, kvs := 0, 0
+		req := all()
+		req.Revision = rev
+		err := v.RangeChunks(background, req, 1, func(r *pb.RangeResponse) error {
+			chunks++
+			kvs += len(r.Kvs)
+			return nil
+		})
+		v.Close()
+		if want := n - min(1, int(rev)); err != nil || chunks != want || kvs != want {
+			t.Errorf("at %d: %d keys in %d chunks, %v", rev, kvs, chunks, err)
+		}
+	}
+}
+
 // A stream shows the state at its beginning; a compaction above that ends it.
 func TestStream(t *testing.T) {
 	e := memEnv(t)

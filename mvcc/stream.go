@@ -63,8 +63,11 @@ func (v *View) chunks(
 }
 
 // firstChunkKeys bounds the first chunk, so that it comes soon; each following
-// one may hold twice as many keys.
-const firstChunkKeys = 10
+// one may hold twice as many keys, up to maxChunkKeys.
+const (
+	firstChunkKeys = 10
+	maxChunkKeys   = firstChunkKeys << 16
+)
 
 // chunker cuts the answer to a request into chunks.
 type chunker struct {
@@ -91,7 +94,7 @@ func (c *chunker) next(ctx context.Context) (resp *pb.RangeResponse, last bool, 
 		return nil, false, err
 	}
 	c.sent += int64(len(items))
-	c.maxKeys *= 2
+	c.maxKeys = min(2*c.maxKeys, maxChunkKeys)
 	if more {
 		c.rest.Start = keys.Next(items[len(items)-1].key)
 	}
