@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,27 +30,22 @@ import (
 func TestJoiningARestoredCluster(t *testing.T) {
 	onShards(t, func(t *testing.T, shards int) {
 		t.Helper()
-		from := harness.Serve(t)
+		var lease clientv3.LeaseID
 		const keys = 2000
-		for i := range keys {
-			from.Put(fmt.Sprintf("%c/%d", 'a'+byte(i%26), i), "saved")
-		}
-		lease, err := from.C.Grant(t.Context(), 600)
-		harness.Must(t, lease, err)
-		_, err = from.C.Put(t.Context(), "m/leased", "saved", clientv3.WithLease(lease.ID))
-		harness.Must(t, "put", err)
-		backup := filepath.Join(t.TempDir(), "backup")
-		save(t, from.C, backup)
-
-		c := layNodes(t, shards, nil, faults.Options{Nodes: 2, Later: 1})
-		ctx := c.bound()
-		for _, n := range c.Nodes {
-			c.must(n.Restore(ctx, backup, splitsFlag(shards)...))
-		}
-		c.must(c.Start(ctx))
+		c := restored(t, shards, func(from *clientv3.Client) error {
+			granted, err := from.Grant(t.Context(), 600)
+			if err != nil {
+				return err
+			}
+			lease = granted.ID
+			if _, err = from.Put(t.Context(), "m/leased", "saved", clientv3.WithLease(lease)); err != nil {
+				return err
+			}
+			return saved(t.Context(), from, keys)
+		})
 		c.joins(keys)
 		for _, client := range c.clients {
-			left, err := client.TimeToLive(ctx, lease.ID, clientv3.WithAttachedKeys())
+			left, err := client.TimeToLive(c.bound(), lease, clientv3.WithAttachedKeys())
 			if err != nil || left.TTL <= 0 || len(left.Keys) != 1 {
 				t.Errorf("the lease that was saved: %+v, %v", left, err)
 			}
@@ -74,14 +70,73 @@ func TestJoiningOverTLS(t *testing.T) {
 				ctx := c.bound()
 				c.must(c.Start(ctx))
 				const keys = 100
-				for i := range keys {
-					_, err := c.clients[i%2].Put(ctx, fmt.Sprintf("%c/%d", 'a'+byte(i%26), i), "saved")
-					c.must(err)
-				}
+				c.must(saved(ctx, c.clients[0], keys))
 				c.joins(keys)
 			})
 		})
 	}
+}
+
+// A node that joins is killed again and again while it is sent what the others hold, which none of their logs holds: before it has got
+// half of it, and while it makes it its own. It starts each time, and has everything at the end.
+func TestJoinerIsKilled(t *testing.T) {
+	onShards(t, func(t *testing.T, shards int) {
+		t.Helper()
+		const keys, large, size = 100, 32, 1 << 20
+		c := restored(t, shards, func(from *clientv3.Client) error {
+			random := mathrand.NewChaCha8([32]byte{1})
+			for i := range large {
+				value := make([]byte, size)
+				_, _ = random.Read(value)
+				if _, err := from.Put(t.Context(), fmt.Sprintf("%c/large/%d", 'a'+byte(i%26), i), string(value)); err != nil {
+					return err
+				}
+			}
+			return saved(t.Context(), from, keys)
+		})
+		n := c.Later[0]
+		c.must(c.Add(c.bound(), c.clients[0], n, false))
+		for _, eighths := range []int64{1, 4, 8, 11} {
+			c.must(n.Launch())
+			c.until("the new node's files to grow", func(context.Context) error {
+				has, err := n.Stored()
+				if err == nil && has < eighths*large*size/8 && !strings.Contains(n.Log(), "serving clients") {
+					err = fmt.Errorf("%d bytes", has)
+				}
+				return err
+			})
+			has, err := n.Stored()
+			t.Logf("killed with %d of %d bytes, %v", has, large*size, err)
+			c.must(n.Kill())
+		}
+		c.joins(keys)
+	})
+}
+
+// saved writes so many keys, over all shards.
+func saved(ctx context.Context, c *clientv3.Client, keys int) error {
+	for i := range keys {
+		if _, err := c.Put(ctx, fmt.Sprintf("%c/%d", 'a'+byte(i%26), i), "saved"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restored returns a cluster of two nodes, and one that may join, that runs on a backup of what fill writes.
+func restored(t *testing.T, shards int, fill func(*clientv3.Client) error) *cluster {
+	t.Helper()
+	from := harness.Serve(t)
+	harness.Must(t, "fill", fill(from.C))
+	backup := filepath.Join(t.TempDir(), "backup")
+	save(t, from.C, backup)
+	c := layNodes(t, shards, nil, faults.Options{Nodes: 2, Later: 1})
+	ctx := c.bound()
+	for _, n := range c.Nodes {
+		c.must(n.Restore(ctx, backup, splitsFlag(shards)...))
+	}
+	c.must(c.Start(ctx))
+	return c
 }
 
 // joins has the cluster's third node join, see so many keys, and vote: the first two can go, one at a time.

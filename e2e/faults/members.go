@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -23,10 +25,20 @@ const endPatience = 20 * time.Second
 // errStays is returned for a node that runs on although its member was removed.
 var errStays = errors.New("the removed node does not end")
 
-// Join makes a node that has no directory a member, or a learner, through a client of others, starts it, and returns when it is
-// healthy. A cluster may call itself unhealthy for some time after nodes have started, so the
-// change is tried until ctx ends.
+// Join adds a node that has no directory, starts it, and returns when it is healthy.
 func (c *Cluster) Join(ctx context.Context, through *clientv3.Client, n *Node, learner bool) error {
+	if err := c.Add(ctx, through, n, learner); err != nil {
+		return err
+	}
+	if err := n.Launch(); err != nil {
+		return err
+	}
+	return n.AwaitHealthy(ctx)
+}
+
+// Add makes a node a member, or a learner, through a client of others, unless it is one. A cluster may call itself
+// unhealthy for some time after nodes have started, so the change is tried until ctx ends.
+func (c *Cluster) Add(ctx context.Context, through *clientv3.Client, n *Node, learner bool) error {
 	add := through.MemberAdd
 	if learner {
 		add = through.MemberAddAsLearner
@@ -59,10 +71,7 @@ func (c *Cluster) Join(ctx context.Context, through *clientv3.Client, n *Node, l
 		return fmt.Errorf("add %s: %w", n.Name, err)
 	}
 	n.cluster = []string{"--initial-cluster", strings.Join(members, ","), "--initial-cluster-state", "existing"}
-	if err := n.Launch(); err != nil {
-		return err
-	}
-	return n.AwaitHealthy(ctx)
+	return nil
 }
 
 // is reports whether a member is this node.
@@ -100,6 +109,27 @@ func (n *Node) Lose() error {
 		return err
 	}
 	return os.RemoveAll(n.data)
+}
+
+// Stored returns the bytes of the files in the node's directory.
+func (n *Node) Stored() (size int64, err error) {
+	err = filepath.WalkDir(n.data, func(_ string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // not there yet, or any more
+		}
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		switch {
+		case err == nil:
+			size += info.Size()
+		case errors.Is(err, fs.ErrNotExist):
+			err = nil
+		}
+		return err
+	})
+	return size, err
 }
 
 // Restore makes the directory of a node that has never been started from a backup, with further flags.
