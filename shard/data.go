@@ -240,7 +240,9 @@ func (d *Data) submit(ctx context.Context, p raft.Proposal, request proto.Messag
 	if !shape.HasShape() {
 		return o, raft.ErrNotLeader
 	}
-	p.Patient = d.standsBehind(ctx, request)
+	if d.standsBehind(ctx, request) {
+		p.Patience = raft.BehindOthers
+	}
 	if shape.Ordered {
 		if p.Numbers, err = numbers(Kind(p.Kind), p.Payload); err != nil {
 			return o, err

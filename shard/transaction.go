@@ -242,11 +242,15 @@ func (d *Data) hurryFor(rev int64, reads ...keys.Span) {
 // Finish makes the changes of transactions that are committed. It may be repeated. Where nobody is known to wait for that it may take a
 // moment. Errors are those of Replica.Propose.
 func (d *Data) Finish(ctx context.Context, list []commit.Finish) error {
-	p := raft.Proposal{Kind: raft.Kind(kindFinish), Payload: commit.AppendFinishes(nil, list), MayWait: !d.store.Awaited()}
+	p := raft.Proposal{Kind: raft.Kind(kindFinish), Payload: commit.AppendFinishes(nil, list)}
+	awaited := d.store.Awaited()
 	for _, f := range list {
 		p.Follows = max(p.Follows, f.Rev)
 		h, _ := d.transactions.Held(f.ID)
-		p.MayWait = p.MayWait && h.End.IsZero()
+		awaited = awaited || !h.End.IsZero()
+	}
+	if !awaited {
+		p.Patience = raft.Unawaited
 	}
 	_, err := d.replica.Submit(ctx, p)
 	return err

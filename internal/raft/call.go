@@ -23,8 +23,6 @@ type Proposal struct {
 	// Follows is the number behind which a command without numbers has its place in the log: of
 	// those that have theirs at this leader lower ones go first. 0 is for any place.
 	Follows int64
-	// MayWait says of a command without numbers that nobody waits for it: it goes with what comes next, if something does.
-	MayWait bool
 	// Writes are the keys that a command with numbers may write, or one that announces a number.
 	Writes Writes
 	// ID names the command if it comes from another node; else it is the zero id and
@@ -33,8 +31,8 @@ type Proposal struct {
 	// Term is the only term in which the command may be proposed; 0 leaves that
 	// open.
 	Term uint64
-	// Patient says that the command may wait for one that is not, to go with it, for a moment.
-	Patient bool
+	// Patience is how long the command may wait for another, to go with it.
+	Patience Patience
 }
 
 // Writes are the keys that a command may write.

@@ -132,7 +132,6 @@ func (r *Replica) stepDown(err error) {
 // clearLocked takes out of the leader's memory the calls that have not been
 // proposed, and returns them. r.mu must be held.
 func (r *Replica) clearLocked() []*call {
-	r.joinLocked()
 	calls := append(append(r.queue, r.announcing...), r.waiting...)
 	for _, a := range r.asks {
 		a.turn.end()

@@ -5,27 +5,90 @@ import (
 	"time"
 )
 
-// An entry costs log, messages and applying, however many commands it has. A command that
-// changes nothing for anybody before another one does need not have one of its own: it is
-// patient (Proposal.Patient), stays in its line, and goes with the next that is not.
+// An entry costs every replica log, messages and applying, however many commands it has. A
+// command that need not go at once stays in its line and goes with the next that must, in one
+// entry, or by itself when its time is over.
 
-// patience bounds how long a command waits so. It is about what passes between the answer that
-// lets a client go on and the command that comes of it.
-const patience = 2 * time.Millisecond
+// Patience says how long a command may wait for another to go with it.
+type Patience uint8
+
+const (
+	// NoPatience is of a command that goes at once.
+	NoPatience Patience = iota
+	// BehindOthers is of one that changes nothing for anybody before another command does: it waits
+	// for about what passes between the answer that lets a client go on and the command that comes of it.
+	BehindOthers
+	// Unawaited is of one that nobody waits for: it waits for some batches' time, unless somebody
+	// comes to wait (Hurry), and not where that is for nothing: the more often nothing came, or
+	// somebody waited after all, the fewer do.
+	Unawaited
+)
+
+const (
+	// behindOthersWait is how long a command waits behind others.
+	behindOthersWait = 2 * time.Millisecond
+	// maxUnawaitedWait bounds how long an unawaited command waits, and unawaitedBatches is how many
+	// batches would have applied by then.
+	maxUnawaitedWait = 10 * time.Millisecond
+	unawaitedBatches = 4
+	// maxMisses bounds how often in a row waiting for nothing counts: behind the last one
+	// 2^maxMisses unawaited commands don't wait.
+	maxMisses = 6
+)
+
+// unawaited is what a replica knows of waiting without being waited for. It is protected by its replica's mu.
+type unawaited struct {
+	// took is how long batches take to apply, about; 0 before there was one.
+	took time.Duration
+	// misses is how often in a row commands have waited for nothing, and skip how many of the next do not wait.
+	misses, skip int
+}
 
 // patient reports whether a call waits for others to go with.
 func (c *call) patient() bool { return !c.until.IsZero() }
 
+// unawaited reports whether a call waits for others and nobody waits for it.
+func (c *call) unawaited() bool { return c.patient() && c.Patience == Unawaited }
+
+// waitsLocked sets up to when a call waits for others. r.mu must be held.
+func (r *Replica) waitsLocked(c *call) {
+	u := &r.unawaited
+	switch {
+	case c.Patience == BehindOthers:
+		c.until = time.Now().Add(behindOthersWait)
+	case c.Patience != Unawaited, u.took == 0:
+	case u.skip > 0:
+		u.skip--
+	default:
+		c.until = time.Now().Add(min(unawaitedBatches*u.took, maxUnawaitedWait))
+	}
+}
+
+// endsEarlier reports whether the last call of a line has to go before the proposer, which has seen
+// the others, would look at the line again.
+func endsEarlier(line []*call) bool {
+	if len(line) < 2 {
+		return true
+	}
+	last, before := line[len(line)-1], line[len(line)-2]
+	return before.patient() && last.until.Before(before.until)
+}
+
 // dueIn returns after which time a line is to go: 0 for now, and a negative one where it is empty.
 func dueIn(line []*call) time.Duration {
-	switch {
-	case len(line) == 0:
+	if len(line) == 0 {
 		return -1
-	case !line[0].patient(), slices.ContainsFunc(line, func(c *call) bool { return !c.patient() }):
-		return 0
-	default:
-		return max(0, time.Until(line[0].until))
 	}
+	first := line[0].until
+	for _, c := range line {
+		if !c.patient() {
+			return 0
+		}
+		if c.until.Before(first) {
+			first = c.until
+		}
+	}
+	return max(0, time.Until(first))
 }
 
 // impatientLocked returns a channel on which something comes when patience ends in one of the lines,
@@ -40,4 +103,49 @@ func (r *Replica) impatientLocked() (over <-chan time.Time, stop func() bool) {
 	}
 	t := time.NewTimer(next)
 	return t.C, t.Stop
+}
+
+// Hurry has unawaited commands go to the log at once, and what comes next not wait.
+func (r *Replica) Hurry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	waited := false
+	for _, c := range r.queue {
+		if c.unawaited() {
+			c.until, waited = time.Time{}, true
+		}
+	}
+	if !waited {
+		r.unawaited.skip = max(r.unawaited.skip, 1)
+		return
+	}
+	r.unawaited.miss()
+	r.proposeLocked()
+}
+
+// miss notes that commands have waited for nothing.
+func (u *unawaited) miss() {
+	u.misses = min(u.misses+1, maxMisses)
+	u.skip = 1 << u.misses
+}
+
+// tookAlongLocked notes whether unawaited commands of a batch have waited for nothing. r.mu must be held.
+func (r *Replica) tookAlongLocked(batch []*call) {
+	waited := func(c *call) bool { return c.unawaited() }
+	switch {
+	case !slices.ContainsFunc(batch, waited):
+	case slices.ContainsFunc(batch, func(c *call) bool { return !waited(c) }):
+		r.unawaited.misses = 0
+	default:
+		r.unawaited.miss()
+	}
+}
+
+// batchTookLocked takes over how long a batch took to apply. r.mu must be held.
+func (r *Replica) batchTookLocked(took time.Duration) {
+	if u := &r.unawaited; u.took == 0 {
+		u.took = took
+	} else {
+		u.took += (took - u.took) / 4
+	}
 }

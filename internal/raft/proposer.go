@@ -15,7 +15,6 @@ import (
 //  1. Take what waits and needs no number of its own, and the groups that have theirs
 //     (numbers.go), up to maxBatchCommands and maxBatchBytes. A command that follows a
 //     number goes behind the groups of lower ones, and what announces numbers before all (announce.go).
-//     What nobody waits for goes with it (company.go).
 //  2. Give the batch the term's next number and enter it into flight.
 //  3. Hand it to dragonboat.
 //  4. The state machine settles it when it has applied; a later batch of the
@@ -24,7 +23,7 @@ import (
 //  5. A batch in doubt with no successor is followed by an empty batch; again, after
 //     a pause, if that one was dropped.
 //
-// What is patient waits for what is not (patient.go).
+// What may wait for others goes with what may not (patient.go).
 //
 // At most maxFlight batches are under way: the bound is what makes batches, since
 // what arrives meanwhile waits and goes together. A goroutine runs only while
@@ -125,10 +124,8 @@ func (r *Replica) submit(c *call) error {
 		return ErrStopped
 	case r.serving == 0, c.Term != 0 && c.Term != r.serving:
 		return ErrNotLeader
-	case len(r.queue)+len(r.company.calls)+len(r.announcing)+len(r.waiting) >= maxQueue:
+	case len(r.queue)+len(r.announcing)+len(r.waiting) >= maxQueue:
 		return ErrTooManyRequests
-	case r.waitLocked(c):
-		return nil
 	}
 	line := &r.queue
 	switch {
@@ -137,11 +134,9 @@ func (r *Replica) submit(c *call) error {
 	case c.count() > 0:
 		line = &r.waiting
 	}
-	if c.Patient {
-		c.until = time.Now().Add(patience)
-	}
+	r.waitsLocked(c)
 	*line = append(*line, c)
-	if n := len(*line); !r.proposing || n == 1 || !c.Patient && (*line)[n-2].patient() {
+	if !r.proposing || endsEarlier(*line) {
 		r.proposeLocked()
 	}
 	return nil
@@ -222,7 +217,6 @@ func (r *room) take(calls ...*call) bool {
 // takeLocked makes the next batch of what waits. Its groups stay in sight of reads.
 // r.mu must be held.
 func (r *Replica) takeLocked(term uint64) *flight {
-	r.accompanyLocked()
 	f := &flight{term: term}
 	var room room
 	r.takeAnnouncingLocked(f, &room)
@@ -233,6 +227,7 @@ func (r *Replica) takeLocked(term uint64) *flight {
 		r.ready = r.ready[1:]
 		r.takePlainLocked(f, &room)
 	}
+	r.tookAlongLocked(f.calls)
 	r.sending = f
 	return f
 }

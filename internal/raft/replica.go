@@ -89,8 +89,8 @@ type Replica struct {
 	// queue holds the calls without numbers that wait for a place in a batch, oldest
 	// first.
 	queue []*call
-	// company is the calls without numbers that wait for others before they are queued.
-	company company
+	// unawaited is what is known of calls of the queue that nobody waits for.
+	unawaited unawaited
 	// announcing holds the calls that announce numbers and wait for a place in a batch, oldest first,
 	// and announced is the group that they will be, once it has its turn. Invariant: announced is nil
 	// while there are none.
