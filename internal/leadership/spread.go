@@ -153,13 +153,12 @@ func (s *Spreader) spread(ctx context.Context) {
 // caughtUp reports whether a node is there and its replica of a shard can lead without
 // delay: whether it follows over Raft's own links, and answers calls.
 func (s *Spreader) caughtUp(ctx context.Context, node uint64, r *raft.Replica) bool {
-	mine := r.Applied()
-	match, ok := r.Follows(s.c.Members.ReplicaOf(r.ShardID(), node))
-	if !ok || !raft.CaughtUp(match, mine) {
-		return false
-	}
-	index, err := s.c.Applied(ctx, node, r.ShardID())
-	return err == nil && raft.CaughtUp(index, mine)
+	return raft.Live(ctx, r, s.c.Members.ReplicaOf(r.ShardID(), node), s.applied(node, r))
+}
+
+// applied returns what asks a node how far its replica of a shard has applied.
+func (s *Spreader) applied(node uint64, r *raft.Replica) func(context.Context) (uint64, error) {
+	return func(ctx context.Context) (uint64, error) { return s.c.Applied(ctx, node, r.ShardID()) }
 }
 
 // offer has a replica hand its leadership to a node, waits for a moment until it has
@@ -171,9 +170,7 @@ func (s *Spreader) offer(ctx context.Context, r *raft.Replica, node uint64) bool
 		resume := s.c.Release(ctx)
 		defer resume()
 	}
-	err := r.HandOver(ctx, s.c.Members.ReplicaOf(r.ShardID(), node), func(ctx context.Context) (uint64, error) {
-		return s.c.Applied(ctx, node, r.ShardID())
-	})
+	err := r.HandOver(ctx, s.c.Members.ReplicaOf(r.ShardID(), node), s.applied(node, r))
 	s.backoff.offered(node, err == nil)
 	if err != nil {
 		s.c.Log.Debug("leadership was not handed over", slog.Uint64("shard", r.ShardID()), slog.Any("error", err))

@@ -169,13 +169,9 @@ func (d *Driver) wanted(state *system.State, shardID uint64) map[uint64]want {
 
 // live reports whether a replica has caught up, over Raft and by what its node says.
 func (d *Driver) live(ctx context.Context, state *system.State, g Group, replica uint64) bool {
-	mine := g.Applied()
-	match, ok := g.Follows(replica)
-	if !ok || !raft.CaughtUp(match, mine) {
-		return false
-	}
-	index, err := d.c.Applied(ctx, state.Shard(g.ShardID()).Replicas[replica], g.ShardID())
-	return err == nil && raft.CaughtUp(index, mine)
+	return raft.Live(ctx, g, replica, func(ctx context.Context) (uint64, error) {
+		return d.c.Applied(ctx, state.Shard(g.ShardID()).Replicas[replica], g.ShardID())
+	})
 }
 
 // hasNoData reports whether each data shard has let go of its replica on a node, and so none will have one again.

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -98,6 +99,23 @@ const maxLag = 500
 // has applied mine without delay. One that has nothing yet does not, however short the log is: it may wait for a
 // snapshot that nobody sends.
 func CaughtUp(index, mine uint64) bool { return index > 0 && index+maxLag >= mine }
+
+// Followed is what Live needs of a replica that leads.
+type Followed interface {
+	Applied() uint64
+	Follows(replicaID uint64) (match uint64, ok bool)
+}
+
+// Live reports whether another replica of the shard of one that leads has caught up, over Raft's own links and by what its node
+// says when it is asked what the replica has applied.
+func Live(ctx context.Context, r Followed, replicaID uint64, ask func(context.Context) (index uint64, err error)) bool {
+	mine := r.Applied()
+	if match, ok := r.Follows(replicaID); !ok || !CaughtUp(match, mine) {
+		return false
+	}
+	index, err := ask(ctx)
+	return err == nil && CaughtUp(index, mine)
+}
 
 // steadyElections is how many election timeouts a replica must have answered without a gap
 // to count as steady.
