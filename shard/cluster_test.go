@@ -188,7 +188,7 @@ func (*cluster) addr(i uint64) string { return nodeHostID(i) }
 func (c *cluster) start(nd *testNode) {
 	c.t.Helper()
 	var err error
-	nd.db, err = pebble.Open("state", &pebble.Options{FS: nd.state, FormatMajorVersion: pebble.FormatNewest, Logger: quietPebble{}})
+	nd.db, err = pebble.Open("state", raft.StateOptions(nd.state, quietPebble{}))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func (c *cluster) start(nd *testNode) {
 func (c *cluster) stop(nd *testNode) {
 	nd.host.Close()
 	nd.data.Close()
-	if err := nd.db.Close(); err != nil {
+	if err := errors.Join(nd.db.Flush(), nd.db.Close()); err != nil {
 		c.t.Error(err)
 	}
 	nd.host = nil

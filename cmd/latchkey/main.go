@@ -110,29 +110,34 @@ func serve(c *config.Config, stdout, stderr io.Writer) int {
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Warn("systemd can't be told that the node serves", slog.String("error", err.Error()))
 	}
+	var failed error
 	select {
 	case <-ctx.Done():
 		stop()
 		log.Info("stopping")
-		if err := shutDown(n); err != nil {
-			return fail(stderr, err)
-		}
-		return 0
-	case err := <-n.Failed():
-		code := fail(stderr, err)
-		stopped := make(chan struct{})
-		go func() {
-			defer close(stopped)
-			if err := shutDown(n); err != nil {
-				log.Debug("stopped badly", slog.String("error", err.Error()))
-			}
-		}()
-		select {
-		case <-stopped:
-		case <-time.After(failedTimeout): // a broken disk may hold anything up
-		}
-		return code
+	case failed = <-n.Failed():
 	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- shutDown(n) }()
+	if failed == nil {
+		select {
+		case err := <-stopped:
+			if err != nil {
+				return fail(stderr, err)
+			}
+			return 0
+		case failed = <-n.Failed():
+		}
+	}
+	code := fail(stderr, failed)
+	select {
+	case err := <-stopped:
+		if err != nil {
+			log.Debug("stopped badly", slog.String("error", err.Error()))
+		}
+	case <-time.After(failedTimeout): // a broken disk may hold anything up
+	}
+	return code
 }
 
 // shutDown lets running calls finish, within bounds, and stops the node.

@@ -266,21 +266,33 @@ const (
 func (n *Node) openState(o *Options) error {
 	cache := pebble.NewCache(stateCache)
 	defer cache.Unref()
-	db, err := pebble.Open(n.dir.State(), &pebble.Options{
-		FS:                 raft.StateFiles(o.StateFS),
-		Cache:              cache,
-		MemTableSize:       stateMemtable,
-		FormatMajorVersion: pebble.FormatNewest,
-		Logger:             pebbleLogger{log: o.Log, fatal: o.Fatal},
-		EventListener: &pebble.EventListener{
-			BackgroundError: n.stateFailed, FlushEnd: n.stateFlushed, DataCorruption: n.stateDamaged,
-		},
-	})
+	options := raft.StateOptions(o.StateFS, pebbleLogger{log: o.Log, fatal: o.Fatal})
+	options.Cache, options.MemTableSize = cache, stateMemtable
+	options.EventListener = &pebble.EventListener{
+		BackgroundError: n.stateFailed, FlushEnd: n.stateFlushed, DataCorruption: n.stateDamaged,
+	}
+	db, err := pebble.Open(n.dir.State(), options)
 	if err != nil {
 		return fmt.Errorf("open state in %s: %w", n.dir.State(), err)
 	}
 	n.state = db
 	return nil
+}
+
+// flushTimeout bounds how long a node that stops writes the state, so that less is to be applied again at its next start. A disk
+// that fails may hold that up.
+const flushTimeout = 5 * time.Second
+
+// closeState writes the state, in which nothing changes any more, and closes it.
+func (n *Node) closeState() error {
+	flushed, err := n.state.AsyncFlush()
+	if err == nil {
+		select {
+		case <-flushed:
+		case <-time.After(flushTimeout):
+		}
+	}
+	return errors.Join(err, n.state.Close())
 }
 
 // maxStateFailures is how many times in a row the state's background work may
@@ -559,7 +571,7 @@ func (n *Node) close() error {
 		d.Close()
 	}
 	if n.state != nil {
-		errs = append(errs, n.state.Close())
+		errs = append(errs, n.closeState())
 	}
 	if n.dir != nil {
 		errs = append(errs, n.dir.Close())

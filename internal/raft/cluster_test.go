@@ -349,7 +349,7 @@ func (c *cluster) start(nd *testNode) {
 // open starts a node; one that can't be started is stopped.
 func (c *cluster) open(nd *testNode) (err error) {
 	c.t.Helper()
-	nd.db, err = pebble.Open("state", &pebble.Options{FS: nd.state, FormatMajorVersion: pebble.FormatNewest, Logger: quietPebble{}})
+	nd.db, err = pebble.Open("state", StateOptions(nd.state, quietPebble{}))
 	if err != nil {
 		return err
 	}
@@ -396,7 +396,7 @@ func (c *cluster) stop(nd *testNode) {
 	if nd.host != nil {
 		nd.host.Close()
 	}
-	if err := nd.db.Close(); err != nil {
+	if err := errors.Join(nd.db.Flush(), nd.db.Close()); err != nil {
 		c.t.Error(err)
 	}
 	nd.host = nil

@@ -123,7 +123,7 @@ func contents(t *testing.T, db *pebble.DB, prefix []byte) map[string]string {
 
 func openState(t *testing.T, fs pvfs.FS) *pebble.DB {
 	t.Helper()
-	db, err := pebble.Open("state", &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest, Logger: quietPebble{}})
+	db, err := pebble.Open("state", StateOptions(fs, quietPebble{}))
 	if err != nil {
 		t.Fatal(err)
 	}

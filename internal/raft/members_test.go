@@ -172,12 +172,12 @@ func TestJoinerBeginsWithASnapshot(t *testing.T) {
 // base gives a node the state that it begins with.
 func base(tb testing.TB, nd *testNode) {
 	tb.Helper()
-	db, err := pebble.Open("state", &pebble.Options{FS: nd.state, FormatMajorVersion: pebble.FormatNewest, Logger: quietPebble{}})
+	db, err := pebble.Open("state", StateOptions(nd.state, quietPebble{}))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	m := newRegister(tb, db, Prefix(testShard, nd.id))
-	if err := errors.Join(db.Set(m.cellKey("x"), binary.BigEndian.AppendUint64(nil, 100), pebble.Sync), db.Close()); err != nil {
+	if err := errors.Join(db.Set(m.cellKey("x"), binary.BigEndian.AppendUint64(nil, 100), pebble.NoSync), db.Flush(), db.Close()); err != nil {
 		tb.Fatal(err)
 	}
 }

@@ -34,7 +34,7 @@ func (*counter) Prove(_ context.Context, claims []raft.Claim) (raft.Since, []boo
 func startData(t *testing.T) (*raft.Host, *shard.Data) {
 	t.Helper()
 	fs := pvfs.NewMem()
-	db, err := pebble.Open("state", &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest})
+	db, err := pebble.Open("state", raft.StateOptions(fs, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // Syncer makes everything that was committed to the node's Pebble durable, with
-// one fsync for all that wait for it.
+// one flush for all that wait for it.
 type Syncer struct {
 	db *pebble.DB
 
@@ -26,7 +26,8 @@ type syncRound struct {
 // NewSyncer returns the syncer of db. All replicas in db share it.
 func NewSyncer(db *pebble.DB) *Syncer { return &Syncer{db: db} }
 
-// Sync returns once all that was committed before the call is durable.
+// Sync returns once all that was committed before the call is durable. While the disk fails it does not return:
+// Pebble tries again, and whoever opened it hears of that.
 func (s *Syncer) Sync() error {
 	s.mu.Lock()
 	if s.running {
@@ -40,7 +41,7 @@ func (s *Syncer) Sync() error {
 	}
 	s.running = true
 	s.mu.Unlock()
-	err := s.db.LogData(nil, pebble.Sync)
+	err := s.db.Flush()
 	for {
 		s.mu.Lock()
 		r := s.next
@@ -51,7 +52,7 @@ func (s *Syncer) Sync() error {
 			return err
 		}
 		s.mu.Unlock()
-		r.err = s.db.LogData(nil, pebble.Sync)
+		r.err = s.db.Flush()
 		close(r.done)
 	}
 }

@@ -72,9 +72,9 @@ func open(d Directory) (_ *opened, err error) {
 	if err := copyState(d.FS, o.dir.State(), d.Work); err != nil {
 		return nil, fmt.Errorf("copy state from %s to %s: %w", o.dir.State(), d.Work, err)
 	}
-	o.state, err = pebble.Open(d.Work, &pebble.Options{
-		FS: d.FS, FormatMajorVersion: pebble.FormatNewest, DisableWAL: true, DisableAutomaticCompactions: true, Logger: silent{},
-	})
+	options := raft.StateOptions(d.FS, silent{})
+	options.DisableAutomaticCompactions = true
+	o.state, err = pebble.Open(d.Work, options)
 	if err != nil {
 		return nil, fmt.Errorf("open state of %s: %w", o.dir.State(), err)
 	}

@@ -36,7 +36,7 @@ type Options struct {
 const batchBytes = 4 << 20
 
 // Load writes the state of all replicas of a node, where none has been opened, from a backup of
-// size bytes. After an error what is there is of no use.
+// size bytes. It is durable when db has been flushed. After an error what is there is of no use.
 func Load(db *pebble.DB, r io.Reader, size int64, o Options) (err error) {
 	l := &loader{db: db, batch: db.NewBatch(), pieces: placement.FirstMap(o.Splits), shards: make(map[uint64]*dataShard), users: auth.New()}
 	defer func() { _ = l.batch.Close() }()
@@ -74,7 +74,7 @@ func Load(db *pebble.DB, r io.Reader, size int64, o Options) (err error) {
 	if err := system.Restore(l.batch, raft.Prefix(placement.SystemShard, o.ReplicaID), l.users, order); err != nil {
 		return err
 	}
-	return l.batch.Commit(pebble.Sync)
+	return l.batch.Commit(pebble.NoSync)
 }
 
 // dataShard is a data shard in the making.

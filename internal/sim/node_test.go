@@ -32,6 +32,9 @@ import (
 // their replicas.
 const nodes = 3
 
+// stateMemtable is how much of the state is written at once: so little that power cuts leave states of many moments.
+const stateMemtable = 64 << 10
+
 // node is what is left of a node when its process dies.
 type node struct {
 	c  *cluster
@@ -218,7 +221,9 @@ func (n *node) start() (*process, error) {
 		return nil, errRuns
 	}
 	var err error
-	p.db, err = pebble.Open("state", &pebble.Options{FS: n.state, FormatMajorVersion: pebble.FormatNewest, Logger: quiet{}})
+	options := raft.StateOptions(n.state, quiet{})
+	options.MemTableSize = stateMemtable
+	p.db, err = pebble.Open("state", options)
 	if err != nil {
 		return nil, err
 	}
@@ -362,7 +367,7 @@ func (p *process) close() error {
 	p.closing = true
 	p.mu.Unlock()
 	p.users.Wait()
-	return p.db.Close()
+	return errors.Join(p.db.Flush(), p.db.Close())
 }
 
 // die ends the node's process. A power cut loses what was not synced.
