@@ -77,26 +77,30 @@ func (p plan) next() (s step, done bool) {
 // keepsMajority reports whether those that are left when a voter is removed have a majority of live
 // ones. Who is leaving counts as dead.
 func (p plan) keepsMajority(gone uint64) bool {
-	live, all := p.count(gone)
-	return live > all/2
-}
-
-// gainsMajority reports whether one more live voter leaves a majority of live ones.
-func (p plan) gainsMajority() bool {
-	live, all := p.count(0)
-	return live+1 > (all+1)/2
-}
-
-// count returns how many voters but one there are, and how many of them are live and stay.
-func (p plan) count(but uint64) (live, all int) {
+	live, all := 0, 0
 	for id := range p.have.Voters {
-		if id == but {
+		if id == gone {
 			continue
 		}
 		all++
-		if !p.wanted[id].leaving && (id == p.self || p.live(id)) {
+		if !p.wanted[id].leaving && p.votes(id) {
 			live++
 		}
 	}
-	return live, all
+	return live > all/2
 }
+
+// gainsMajority reports whether one more live voter leaves a majority of live ones. Who is leaving votes until it has been
+// removed, which it is after this step: where all that vote are leaving nobody else could ever vote.
+func (p plan) gainsMajority() bool {
+	live := 1
+	for id := range p.have.Voters {
+		if p.votes(id) {
+			live++
+		}
+	}
+	return live > (len(p.have.Voters)+1)/2
+}
+
+// votes reports whether a voter is there to vote.
+func (p plan) votes(id uint64) bool { return id == p.self || p.live(id) }

@@ -99,6 +99,18 @@ func TestNextStep(t *testing.T) {
 			have: raft.Members{Voters: hosts(1), NonVoting: hosts(2)}, step: step{promote, 2},
 		},
 		{
+			name: "others come to vote where all that do are leaving", wanted: map[uint64]want{1: leaving, 2: voter, 3: voter},
+			have: raft.Members{Voters: hosts(1), NonVoting: hosts(2, 3)}, step: step{promote, 2},
+		},
+		{
+			name: "who is leaving votes meanwhile", wanted: with(map[uint64]want{1: leaving, 2: leaving, 4: voter}),
+			have: raft.Members{Voters: hosts(1, 2, 3), NonVoting: hosts(4)}, dead: []uint64{3}, step: step{promote, 4},
+		},
+		{
+			name: "who is leaving and dead does not", wanted: with(map[uint64]want{2: leaving, 4: voter}),
+			have: raft.Members{Voters: hosts(1, 2, 3), NonVoting: hosts(4)}, dead: []uint64{2, 3},
+		},
+		{
 			name: "of two one goes", wanted: map[uint64]want{1: voter, 2: leaving},
 			have: raft.Members{Voters: hosts(1, 2)}, step: step{remove, 2},
 		},
