@@ -6,6 +6,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 // bulkPut puts n keys in batches.
@@ -260,6 +262,45 @@ func BenchmarkIdleWatchers(b *testing.B) {
 		e.apply(func(w *Writer) {
 			if _, err := w.Put(req, Opts{}); err != nil {
 				b.Fatal(err)
+			}
+		})
+	}
+}
+
+// BenchmarkHolds measures what a command costs that may meet a hold, and a hold that comes and goes, beside how
+// many there are.
+func BenchmarkHolds(b *testing.B) {
+	for _, n := range []int{10, 100, 1000} {
+		e := benchEnv(b)
+		hold := func(w *Writer, i int) {
+			key := func(kind string) keys.Set {
+				return keys.NewSet(keys.Point(fmt.Appendf(nil, "bench/%06x/%s", i*7919, kind)))
+			}
+			if err := w.Hold(fmt.Sprintf("%024d", i), 0, key("read"), key("written")); err != nil {
+				b.Fatal(err)
+			}
+		}
+		e.apply(func(w *Writer) {
+			for i := range n {
+				hold(w, i)
+			}
+		})
+		point := []keys.Span{keys.Point([]byte("bench/other"))}
+		b.Run(fmt.Sprintf("met/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				if len(e.s.Met(nil, point)) > 0 {
+					b.Fatal("met a hold")
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("hold/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				e.apply(func(w *Writer) { hold(w, n) })
+				e.apply(func(w *Writer) {
+					if err := w.Release(fmt.Sprintf("%024d", n)); err != nil {
+						b.Fatal(err)
+					}
+				})
 			}
 		})
 	}

@@ -149,7 +149,7 @@ func (g *Group) signal() { g.notify() }
 func (g *Group) resolvedLocked() int64 {
 	st := g.s.state.Load()
 	rev := st.resolved
-	if len(st.holds) > 0 {
+	if st.holds.len() > 0 {
 		for _, w := range g.watchers {
 			rev = min(rev, st.resolvedOf(w.span))
 		}
@@ -179,7 +179,7 @@ func (g *Group) Held() bool {
 	h := &g.s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if g.closed || len(g.s.state.Load().holds) == 0 {
+	if g.closed || g.s.state.Load().holds.len() == 0 {
 		return false
 	}
 	h.held[g] = struct{}{}
@@ -212,7 +212,7 @@ func (g *Group) Progress() (rev int64, ok bool) {
 // startedLocked reports whether no watcher that is not in future starts behind rev, the revision that is resolved for all: one
 // may have started where only keys of others are held. hub.mu must be held.
 func (g *Group) startedLocked(rev int64) bool {
-	if len(g.s.state.Load().holds) > 0 {
+	if g.s.state.Load().holds.len() > 0 {
 		for _, w := range g.watchers {
 			if w.opts.Start > rev {
 				return false

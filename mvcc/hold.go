@@ -5,9 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"math"
-	"slices"
-	"strings"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
@@ -27,71 +24,13 @@ type hold struct {
 	// whatever had been promised before has a number that the transaction's is above.
 	// It is not replicated, and 0 until settle.
 	from int64
-}
-
-// holds are the holds of a state, in the order of their ids. The list is never changed.
-type holds []*hold
-
-func (hs holds) search(id string) (i int, found bool) {
-	return slices.BinarySearchFunc(hs, id, func(h *hold, id string) int { return strings.Compare(h.id, id) })
-}
-
-// settle sets from of the holds that are new since the state before.
-func (hs holds) settle(before *state) {
-	for _, h := range hs {
-		if h.from != 0 {
-			continue
-		}
-		h.from = max(h.bound, before.resolved)
-		if i, ok := before.holds.search(h.id); ok {
-			h.from = before.holds[i].from
-		}
-	}
-}
-
-// exclude reports whether some key of span is held exclusively.
-func (hs holds) exclude(span keys.Span) bool {
-	return slices.ContainsFunc(hs, func(h *hold) bool { return h.exclusive.Overlaps(span) })
-}
-
-// lowestBound returns the lowest bound of an exclusive hold, or the highest number.
-func (hs holds) lowestBound() int64 {
-	bound := int64(math.MaxInt64)
-	for _, h := range hs {
-		if len(h.exclusive) > 0 {
-			bound = min(bound, h.bound)
-		}
-	}
-	return bound
+	// entries are its spans in the store's index.
+	entries []*keys.Entry[heldBy]
 }
 
 // resolvedOf returns the revision up to which no change to the keys of spans, or without
 // spans to any key, will come any more.
 func (st *state) resolvedOf(spans ...keys.Span) int64 { return min(st.resolved, st.holds.from(spans)) }
-
-// from returns the lowest from of an exclusive hold on keys of spans, or on any without spans;
-// the highest number if there is none.
-func (hs holds) from(spans []keys.Span) int64 {
-	rev := int64(math.MaxInt64)
-	for _, h := range hs {
-		if h.from < rev && len(h.exclusive) > 0 && (len(spans) == 0 || slices.ContainsFunc(spans, h.exclusive.Overlaps)) {
-			rev = h.from
-		}
-	}
-	return rev
-}
-
-// met returns the ids of the holds that a command meets which reads and writes keys of these
-// spans: it may neither write what is held, nor read what is held exclusively.
-func (hs holds) met(reads, writes []keys.Span) (ids []string) {
-	for _, h := range hs {
-		if slices.ContainsFunc(reads, h.exclusive.Overlaps) || slices.ContainsFunc(writes, h.exclusive.Overlaps) ||
-			slices.ContainsFunc(writes, h.shared.Overlaps) {
-			ids = append(ids, h.id)
-		}
-	}
-	return ids
-}
 
 // readable returns the revision up to which a watcher of span may read history.
 func (st *state) readable(span keys.Span) int64 {
@@ -103,16 +42,18 @@ func (st *state) readable(span keys.Span) int64 {
 
 // Holds reports whether there is a hold of a transaction.
 func (w *Writer) Holds(id string) bool {
-	_, ok := w.holds.search(id)
+	_, ok := w.s.holds.byID.Get(id)
 	return ok
 }
 
 // HoldsAny reports whether there is a hold.
-func (w *Writer) HoldsAny() bool { return len(w.holds) > 0 }
+func (w *Writer) HoldsAny() bool { return w.s.holds.len() > 0 }
 
 // Meets reports whether a command that reads and writes keys of these spans meets a hold: one
 // may neither write what is held, nor read what is held exclusively.
-func (w *Writer) Meets(reads, writes []keys.Span) bool { return len(w.holds.met(reads, writes)) > 0 }
+func (w *Writer) Meets(reads, writes []keys.Span) bool {
+	return w.s.holds.meet(reads, writes, func(*hold) bool { return true })
+}
 
 // Met returns the ids of the holds that a command meets which reads and writes keys of these
 // spans, as of the newest published state.
@@ -164,8 +105,7 @@ func (w *Writer) Hold(id string, above int64, shared, exclusive keys.Set) error 
 	if err := w.batch.Set(w.layout.hold(id), h.encode(), nil); err != nil {
 		return fmt.Errorf("write hold: %w", err)
 	}
-	i, _ := w.holds.search(id)
-	w.holds = slices.Insert(slices.Clone(w.holds), i, h)
+	w.s.holds.add(h)
 	w.held = append(w.held, exclusive)
 	w.reheld, w.changed = true, true
 	return nil
@@ -173,14 +113,14 @@ func (w *Writer) Hold(id string, above int64, shared, exclusive keys.Set) error 
 
 // Release ends the hold of a transaction, if there is one.
 func (w *Writer) Release(id string) error {
-	i, ok := w.holds.search(id)
+	h, ok := w.s.holds.byID.Get(id)
 	if !ok {
 		return nil
 	}
 	if err := w.batch.Delete(w.layout.hold(id), nil); err != nil {
 		return fmt.Errorf("delete hold: %w", err)
 	}
-	w.holds = slices.Delete(slices.Clone(w.holds), i, i+1)
+	w.s.holds.remove(h)
 	w.reheld, w.changed = true, true
 	return nil
 }
@@ -234,7 +174,7 @@ func (s *Store) loadHolds(st *state) (err error) {
 		if err != nil {
 			return fmt.Errorf("load hold %x: %w", id, err)
 		}
-		st.holds = append(st.holds, h)
+		st.holds.add(h)
 	}
 	return iter.Error()
 }

@@ -37,8 +37,8 @@ type Placed struct {
 // bound, and up to there nothing is missing. What could have been rejected was checked
 // while the keys were held.
 func (w *Writer) Insert(id string, rev int64, ops []Placed) error {
-	i, ok := w.holds.search(id)
-	if !ok || rev <= w.holds[i].bound {
+	h, ok := w.s.holds.byID.Get(id)
+	if !ok || rev <= h.bound {
 		invariant.Violated("insertion at %d of a transaction that does not hold keys below", rev)
 	}
 	if err := w.insert(rev, ops); err != nil {

@@ -1,8 +1,6 @@
 package mvcc
 
 import (
-	"slices"
-
 	"go.etcd.io/etcd/pkg/v3/adt"
 
 	"github.com/latchkey-db/latchkey/internal/keys"
@@ -123,7 +121,7 @@ func (h *hub) changedLocked(old, st *state) {
 	if len(h.parked) == 0 || st.resolved == old.resolved {
 		return
 	}
-	if slices.ContainsFunc(st.holds, func(hd *hold) bool { return hd.from > old.resolved }) {
+	if st.holds.since(old.resolved) {
 		h.reviewLocked(st)
 	}
 }

@@ -33,7 +33,7 @@ func (s *Store) Stats() Stats {
 	stats := Stats{
 		Keys: int64(st.cur.Len()), Compacted: st.compact,
 		Puts: c.puts.Load(), Deletes: c.deletes.Load(), Ranges: c.ranges.Load(), Txns: c.txns.Load(),
-		PutBytes: c.putBytes.Load(), Swept: c.swept.Load(), Holds: len(st.holds),
+		PutBytes: c.putBytes.Load(), Swept: c.swept.Load(), Holds: st.holds.len(),
 	}
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()

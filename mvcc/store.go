@@ -20,10 +20,11 @@ type Store struct {
 	db     *pebble.DB
 	layout layout
 
-	// cur and creations are the working trees. They belong to the applying
+	// cur, creations and holds are the working trees. They belong to the applying
 	// goroutine, which publishes copies of them.
 	cur       *tree
 	creations *creationTree
+	holds     *holds
 	// live is the logical size of the versions in cur.
 	live int64
 
@@ -46,7 +47,7 @@ type state struct {
 	// any more, but to keys that are held. Other than rev it is not replicated.
 	// Invariant: resolved >= rev.
 	resolved int64
-	holds    holds
+	holds    *holds
 	// base is the revision of the newest change up to compact that there ever
 	// was: whoever has seen it has missed nothing by compaction.
 	base      int64
@@ -76,7 +77,7 @@ func Open(db *pebble.DB, prefix []byte) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	st.holds.settle(&state{})
+	st.holds.settle(&state{holds: newHolds()})
 	s.install(st)
 	return s, nil
 }
@@ -109,7 +110,7 @@ func (s *Store) Reload() error {
 
 // install makes st, which load returned, the store's state.
 func (s *Store) install(st *state) {
-	s.cur, s.creations, s.live = st.cur.Copy(), st.creations.Copy(), st.live
+	s.cur, s.creations, s.holds, s.live = st.cur.Copy(), st.creations.Copy(), st.holds.copy(), st.live
 	s.sweep.reset(st.epoch)
 	s.state.Store(st)
 }
@@ -118,7 +119,7 @@ func (s *Store) install(st *state) {
 func (s *Store) load() (*state, error) {
 	st := &state{
 		applied: applied{rev: 1, compact: -1},
-		cur:     newTree(), creations: newCreationTree(), generation: s.generation.Load(),
+		cur:     newTree(), creations: newCreationTree(), holds: newHolds(), generation: s.generation.Load(),
 	}
 	if err := readMeta(s.db, s.layout.meta(metaApplied), &st.rev, &st.compact, &st.added); err != nil {
 		return nil, err

@@ -54,9 +54,8 @@ type Writer struct {
 	added, live int64
 	// base follows state.base.
 	base int64
-	// holds are those after the commands so far, reheld says that they are not those of
-	// the state before, and held has the exclusive keys of those that came in the batch.
-	holds  holds
+	// reheld says that the holds are not those of the state before, and held has the exclusive keys
+	// of those that came in the batch.
 	reheld bool
 	held   []keys.Set
 	// changed says that Finish has something to write.
@@ -104,7 +103,7 @@ type change struct {
 // the caller's and may hold other things.
 func (s *Store) NewWriter(b *pebble.Batch, leases Leases) *Writer {
 	st := s.state.Load()
-	w := &Writer{s: s, batch: b, leases: leases, added: st.added, live: s.live, base: st.base, holds: st.holds}
+	w := &Writer{s: s, batch: b, leases: leases, added: st.added, live: s.live, base: st.base}
 	w.pending.base = st.rev
 	w.reader = reader{
 		db: s.db, layout: s.layout, cur: s.cur, creations: s.creations,
@@ -236,7 +235,7 @@ func (w *Writer) Compact(rev int64) error {
 		return ErrCompacted
 	case rev > w.rev:
 		return ErrFutureRev
-	case rev > w.holds.lowestBound():
+	case rev > w.s.holds.lowestBound():
 		return ErrHeld
 	}
 	base, err := w.newestChange(rev)
@@ -298,11 +297,14 @@ func (w *Writer) Publish() {
 	old := s.state.Load()
 	st := &state{
 		applied: applied{rev: w.rev, compact: w.compact, added: w.added}, base: w.base,
-		cur: old.cur, creations: old.creations, live: w.live, holds: w.holds,
+		cur: old.cur, creations: old.creations, live: w.live, holds: old.holds,
 		generation: old.generation, epoch: old.epoch,
 	}
 	if len(w.pending.changes) > 0 {
 		st.cur, st.creations = s.cur.Copy(), s.creations.Copy()
+	}
+	if w.reheld {
+		st.holds = s.holds.copy()
 	}
 	if st.compact != old.compact {
 		st.epoch = &epoch{compact: st.compact}
