@@ -96,7 +96,7 @@ type Data struct {
 	settler      *settler
 	holding      holding
 	// line is the Prepares under way here, while this node leads.
-	line line
+	line *line
 	// heldBack counts the commands that wait for transactions to let keys go.
 	heldBack atomic.Int64
 	// pending counts the commands under way that use a lease kept elsewhere.
@@ -170,7 +170,7 @@ func open(db *pebble.DB, shardID, replicaID uint64) (*Data, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open shard %d: %w", shardID, err)
 	}
-	d := &Data{db: db, prefix: prefix, store: store, leases: leases, transactions: transactions}
+	d := &Data{db: db, prefix: prefix, store: store, leases: leases, transactions: transactions, line: newLine()}
 	d.fence.Store(&fence)
 	d.shape.Store(&shape)
 	d.keeper = newKeeper(d)

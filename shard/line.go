@@ -8,30 +8,46 @@ import (
 	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
-// line is the Prepares that a leader has been given and that have neither applied nor failed, the oldest
-// first. Of those for the same keys one at a time is proposed, and of those that wait the oldest is
+// line is the Prepares that a leader has been given and that have neither applied nor failed. Of those for
+// the same keys one at a time is proposed, and of those that wait the oldest is
 // next: else young ones that come from near would always be there before an old one that comes
 // from far, as nobody has a place behind what a transaction holds.
 type line struct {
 	mu sync.Mutex
-	// in is protected by mu, with proposed of all that are in it.
-	in []*inLine
+	// in has those that are in it, by what they may write and what they read, and n is how many they are.
+	// Protected by mu, with proposed of all.
+	in *keys.Index[inLineFor]
+	n  int
 }
 
 // inLine is one Prepare.
 type inLine struct {
 	prepare *commit.Prepare
+	entries []*keys.Entry[inLineFor]
 	// proposed is set when it is on its way to the log.
 	proposed bool
 }
+
+// inLineFor says what a Prepare is for in the line.
+type inLineFor struct {
+	*inLine
+	writes bool
+}
+
+func newLine() *line { return &line{in: keys.NewIndex[inLineFor]()} }
 
 // enter lets a Prepare in. It must leave.
 func (l *line) enter(p *commit.Prepare) *inLine {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &inLine{prepare: p}
-	i, _ := slices.BinarySearchFunc(l.in, p.Age, func(o *inLine, age commit.Age) int { return o.prepare.Age.Compare(age) })
-	l.in = slices.Insert(l.in, i, w)
+	for _, span := range p.Reads {
+		w.entries = append(w.entries, l.in.Add(span, inLineFor{inLine: w}))
+	}
+	for _, span := range p.Writes {
+		w.entries = append(w.entries, l.in.Add(span, inLineFor{inLine: w, writes: true}))
+	}
+	l.n++
 	return w
 }
 
@@ -39,10 +55,11 @@ func (l *line) enter(p *commit.Prepare) *inLine {
 func (l *line) leave(w *inLine) (others bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(l.in, w); i >= 0 {
-		l.in = slices.Delete(l.in, i, i+1)
+	for _, e := range w.entries {
+		l.in.Remove(e)
 	}
-	return len(l.in) > 0
+	l.n--
+	return l.n > 0
 }
 
 // next reports whether a Prepare is to be proposed now, and marks it so: nothing else in the line is that
@@ -50,15 +67,7 @@ func (l *line) leave(w *inLine) (others bool) {
 func (l *line) next(w *inLine, free func() bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	older := true // than w
-	for _, o := range l.in {
-		if o == w {
-			older = false
-		} else if (older || o.proposed) && w.meets(o) {
-			return false
-		}
-	}
-	w.proposed = free()
+	w.proposed = !l.meetsLocked(w, func(o *inLine) bool { return o.proposed || o.older(w) }) && free()
 	return w.proposed
 }
 
@@ -66,19 +75,17 @@ func (l *line) next(w *inLine, free func() bool) bool {
 func (l *line) behind(w *inLine) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, o := range l.in {
-		if o == w {
-			return false
-		}
-		if w.meets(o) {
-			return true
-		}
-	}
-	return false
+	return l.meetsLocked(w, func(o *inLine) bool { return o.older(w) })
 }
 
-// meets reports whether two Prepares can't both hold what they are for.
-func (w *inLine) meets(o *inLine) bool {
-	overlap := func(a, b keys.Set) bool { return slices.ContainsFunc(a, b.Overlaps) }
-	return overlap(w.prepare.Writes, o.prepare.Writes) || overlap(w.prepare.Writes, o.prepare.Reads) || overlap(w.prepare.Reads, o.prepare.Writes)
+// meetsLocked reports whether which is true of another Prepare that can't hold what it is for while w does. l.mu
+// must be held.
+func (l *line) meetsLocked(w *inLine, which func(*inLine) bool) bool {
+	return slices.ContainsFunc(w.prepare.Writes, func(span keys.Span) bool {
+		return l.in.Find(span, func(o inLineFor) bool { return o.inLine != w && which(o.inLine) })
+	}) || slices.ContainsFunc(w.prepare.Reads, func(span keys.Span) bool {
+		return l.in.Find(span, func(o inLineFor) bool { return o.inLine != w && o.writes && which(o.inLine) })
+	})
 }
+
+func (w *inLine) older(than *inLine) bool { return w.prepare.Age.Compare(than.prepare.Age) < 0 }
