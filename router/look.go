@@ -30,11 +30,19 @@ type look struct {
 	newest int64
 	// lowest and highest are those that the transaction reads at, 0 if it names none.
 	lowest, highest int64
-	// own are the keys that the transaction has changed so far, nil for one that it deleted.
-	own btree.Map[string, *mvccpb.KeyValue]
+	// own are the keys that the transaction has changed so far.
+	own btree.Map[string, *own]
 	// place counts the changes, and shares are what they are by shard.
 	place  uint32
 	shares map[*shard.Data][]mvcc.Placed
+}
+
+// own is what a transaction has made of a key.
+type own struct {
+	// kv is nil for a key that it deleted, and while put is set: a put of a key that it had not changed before, of which nobody
+	// has asked yet what was there.
+	kv  *mvccpb.KeyValue
+	put *pb.PutRequest
 }
 
 // unknownRev stands for the revision of a transaction that has none yet.
@@ -219,19 +227,22 @@ func (k *look) now(span keys.Span, as readAs) ([]*mvccpb.KeyValue, error) {
 		_, own := k.own.Get(string(kv.Key))
 		return own
 	})
-	k.eachOwn(span, func(kv *mvccpb.KeyValue) bool {
-		if kv != nil {
-			kvs = append(kvs, kv)
+	k.eachOwn(span, func(o *own) bool {
+		if err = k.complete(o); err == nil && o.kv != nil {
+			kvs = append(kvs, o.kv)
 		}
-		return true
+		return err == nil
 	})
+	if err != nil {
+		return nil, err
+	}
 	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
 	return kvs, nil
 }
 
 // changed reports whether the transaction has changed a key in span.
 func (k *look) changed(span keys.Span) (changed bool) {
-	k.eachOwn(span, func(*mvccpb.KeyValue) bool {
+	k.eachOwn(span, func(*own) bool {
 		changed = true
 		return false
 	})
@@ -240,10 +251,40 @@ func (k *look) changed(span keys.Span) (changed bool) {
 
 // eachOwn calls fn for what the transaction has made of each key in span that it has changed,
 // until fn returns false.
-func (k *look) eachOwn(span keys.Span, fn func(*mvccpb.KeyValue) bool) {
-	k.own.Ascend(string(span.Start), func(key string, kv *mvccpb.KeyValue) bool {
-		return span.Contains([]byte(key)) && fn(kv)
+func (k *look) eachOwn(span keys.Span, fn func(*own) bool) {
+	k.own.Ascend(string(span.Start), func(key string, o *own) bool {
+		return span.Contains([]byte(key)) && fn(o)
 	})
+}
+
+// complete finds out what the put of a key has made of it.
+func (k *look) complete(o *own) error {
+	if o.put == nil {
+		return nil
+	}
+	old, err := k.before(keys.Point(o.put.Key), withValues)
+	if err == nil {
+		o.kv, o.put = k.written(o.put, old), nil
+	}
+	return err
+}
+
+// written returns what a put makes of a key that was old, which has one version or none.
+func (k *look) written(req *pb.PutRequest, old []*mvccpb.KeyValue) *mvccpb.KeyValue {
+	kv := &mvccpb.KeyValue{
+		Key: req.Key, Value: req.Value, Lease: req.Lease, CreateRevision: k.rev, ModRevision: k.rev, Version: 1,
+	}
+	if len(old) == 0 {
+		return kv
+	}
+	kv.CreateRevision, kv.Version = old[0].CreateRevision, old[0].Version+1
+	if req.IgnoreValue {
+		kv.Value = old[0].Value
+	}
+	if req.IgnoreLease {
+		kv.Lease = old[0].Lease
+	}
+	return kv
 }
 
 func (k *look) rangeKeys(req *pb.RangeRequest) (*pb.RangeResponse, error) {
@@ -266,25 +307,16 @@ func (k *look) rangeKeys(req *pb.RangeRequest) (*pb.RangeResponse, error) {
 }
 
 func (k *look) put(op *pb.RequestOp, req *pb.PutRequest) (*pb.PutResponse, error) {
-	found, err := k.now(keys.Point(req.Key), withValues)
-	if err != nil {
-		return nil, err
-	}
-	kv := &mvccpb.KeyValue{
-		Key: req.Key, Value: req.Value, Lease: req.Lease, CreateRevision: k.rev, ModRevision: k.rev, Version: 1,
-	}
 	resp := &pb.PutResponse{Header: &pb.ResponseHeader{Revision: k.rev}}
-	if len(found) > 0 {
-		old := found[0]
-		kv.CreateRevision, kv.Version = old.CreateRevision, old.Version+1
-		if req.IgnoreValue {
-			kv.Value = old.Value
+	made := &own{put: req}
+	if point := keys.Point(req.Key); req.PrevKv || k.changed(point) {
+		old, err := k.now(point, withValues)
+		if err != nil {
+			return nil, err
 		}
-		if req.IgnoreLease {
-			kv.Lease = old.Lease
-		}
-		if req.PrevKv {
-			resp.PrevKv = old
+		made.kv, made.put = k.written(req, old), nil
+		if req.PrevKv && len(old) > 0 {
+			resp.PrevKv = old[0]
 		}
 	}
 	d, err := k.l.r.span(keys.Point(req.Key))
@@ -292,7 +324,7 @@ func (k *look) put(op *pb.RequestOp, req *pb.PutRequest) (*pb.PutResponse, error
 		return nil, err
 	}
 	k.change(d, op, 1)
-	k.own.Set(string(req.Key), kv)
+	k.own.Set(string(req.Key), made)
 	return resp, nil
 }
 
@@ -320,7 +352,7 @@ func (k *look) deleteRange(req *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse,
 				RequestDeleteRange: &pb.DeleteRangeRequest{Key: p.span.Start, RangeEnd: p.span.RangeEnd()},
 			}}, len(victims))
 			for _, kv := range victims {
-				k.own.Set(string(kv.Key), nil)
+				k.own.Set(string(kv.Key), &own{})
 			}
 			resp.Deleted += int64(len(victims))
 			if req.PrevKv {
