@@ -41,8 +41,10 @@ type dataRun struct {
 	ending    []int64
 	forgotten bool
 	expired   int
-	// held and decided are the transactions that the run has had hold keys and committed.
+	// held and decided are the transactions that the run has had hold keys and committed, and over those
+	// that it has ended.
 	held      []commit.ID
+	over      []commit.ID
 	decided   []commit.ID
 	compacted bool
 }
@@ -220,7 +222,7 @@ func (r *dataRun) Publish() {
 	}
 	r.w.Publish()
 	r.d.keeper.applied(r)
-	r.d.holding.published(r.d.transactions, r.held)
+	r.d.holding.published(r.held, r.over)
 	r.d.settler.decided(r.decided)
 	r.observe()
 	if r.compacted {

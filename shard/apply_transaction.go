@@ -220,7 +220,13 @@ func (r *dataRun) settle(f commit.Finish) error {
 			return err
 		}
 	}
-	return r.d.transactions.End(r.batch, f.ID, f.Rev)
+	return r.endTransaction(f.ID, f.Rev)
+}
+
+// endTransaction notes that a transaction has ended, at revision rev or aborted if that is 0.
+func (r *dataRun) endTransaction(id commit.ID, rev int64) error {
+	r.over = append(r.over, id)
+	return r.d.transactions.End(r.batch, id, rev)
 }
 
 // finish makes the changes of transactions that their homes have committed. Those that hold
@@ -254,7 +260,7 @@ func (r *dataRun) abort(payload []byte) (out commit.Outcome, err error) {
 			out.Rev = rev
 			continue
 		}
-		if err := errors.Join(r.w.Release(id.Key()), r.d.transactions.End(r.batch, id, 0)); err != nil {
+		if err := errors.Join(r.w.Release(id.Key()), r.endTransaction(id, 0)); err != nil {
 			return out, fmt.Errorf("abort: %w", err)
 		}
 	}

@@ -26,17 +26,18 @@ func (h *holding) loaded(t *commit.Table) {
 }
 
 // published takes over what a run of commands has changed: began are the transactions that have
-// held keys from some command of it on.
-func (h *holding) published(t *commit.Table, began []commit.ID) {
+// held keys from some command of it on, and over those that hold none any more.
+func (h *holding) published(began, over []commit.ID) {
+	if len(began)+len(over) == 0 {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, id := range began {
 		h.since[id] = time.Now()
 	}
-	for id := range h.since {
-		if _, held := t.Held(id); !held {
-			delete(h.since, id)
-		}
+	for _, id := range over {
+		delete(h.since, id)
 	}
 }
 

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -29,9 +30,9 @@ type Table struct {
 
 	held      map[ID]Held
 	committed map[ID]Committed
-	// over hold, by id, the revisions of transactions that have ended here, 0 for one that was
-	// aborted. Invariant: none is below its node's mark.
-	over map[ID]int64
+	// over hold, by node, the transactions that have ended here, in the order in which the node drew
+	// their ids. Invariant: none is below its node's mark.
+	over map[uint64][]ended
 	// marks hold, by node, an id below which all of the node are over.
 	marks map[uint64]ID
 	// leases count, by lease, the transactions in held that name it, and ends those that are its
@@ -59,6 +60,19 @@ type Committed struct {
 	Ended lease.Ref
 }
 
+// ended is a transaction that has ended, at revision rev or aborted if that is 0.
+type ended struct {
+	id  ID
+	rev int64
+}
+
+// searchEnded returns the place of the first that id was not drawn after, and whether it is that of id.
+func searchEnded(list []ended, id ID) (at int, found bool) {
+	return slices.BinarySearchFunc(list, id, func(e ended, id ID) int {
+		return cmp.Or(cmp.Compare(e.id.Boot, id.Boot), cmp.Compare(e.id.Counter, id.Counter))
+	})
+}
+
 // tableByte leads every key of a table below the prefix of its replica. Behind it come a kind
 // of record, and an id or a node.
 const tableByte = 'c'
@@ -79,7 +93,7 @@ func Open(db *pebble.DB, prefix []byte) (*Table, error) {
 // Reload replaces what is in memory by what Pebble holds.
 func (t *Table) Reload() (err error) {
 	held, committed := make(map[ID]Held), make(map[ID]Committed)
-	over, marks := make(map[ID]int64), make(map[uint64]ID)
+	over, marks := make(map[uint64][]ended), make(map[uint64]ID)
 	iter, err := t.db.NewIter(&pebble.IterOptions{LowerBound: t.prefix, UpperBound: keys.PrefixEnd(t.prefix)})
 	if err != nil {
 		return fmt.Errorf("load transactions: %w", err)
@@ -115,7 +129,8 @@ func (t *Table) Reload() (err error) {
 			}
 			committed[id] = c
 		case kindOver:
-			over[id] = r.varint()
+			// Their keys sort as the lists do.
+			over[id.Node] = append(over[id.Node], ended{id, r.varint()})
 		case kindMark:
 			marks[id.Node] = r.id()
 		default:
@@ -170,7 +185,7 @@ func count(of map[int64]int, id int64, n int) {
 func (t *Table) Refused(id ID) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	_, over := t.over[id]
+	_, over := searchEnded(t.over[id.Node], id)
 	return over || id.before(t.marks[id.Node])
 }
 
@@ -182,7 +197,11 @@ func (t *Table) Outcome(id ID) (rev int64, known bool) {
 	if c, ok := t.committed[id]; ok {
 		return c.Rev, true
 	}
-	rev, known = t.over[id]
+	list := t.over[id.Node]
+	at, known := searchEnded(list, id)
+	if known {
+		rev = list[at].rev
+	}
 	return rev, known
 }
 
@@ -285,14 +304,17 @@ func (t *Table) Mark(b *pebble.Batch, id ID, counter uint64) error {
 	if err := b.Set(t.key(kindMark, ID{Node: open.Node}), open.append([]byte{messageForm}), nil); err != nil {
 		return err
 	}
-	for id := range t.over {
-		if id.Node != open.Node || !id.before(open) {
-			continue
-		}
-		delete(t.over, id)
-		if err := b.Delete(t.key(kindOver, id), nil); err != nil {
+	list := t.over[open.Node]
+	gone, _ := searchEnded(list, open)
+	for _, e := range list[:gone] {
+		if err := b.Delete(t.key(kindOver, e.id), nil); err != nil {
 			return err
 		}
+	}
+	if gone == len(list) {
+		delete(t.over, open.Node)
+	} else {
+		t.over[open.Node] = slices.Delete(list, 0, gone)
 	}
 	return nil
 }
@@ -313,7 +335,8 @@ func (t *Table) End(b *pebble.Batch, id ID, rev int64) error {
 	if refused {
 		return nil
 	}
-	t.over[id] = rev
+	at, _ := searchEnded(t.over[id.Node], id)
+	t.over[id.Node] = slices.Insert(t.over[id.Node], at, ended{id, rev})
 	return b.Set(t.key(kindOver, id), binary.AppendVarint([]byte{messageForm}, rev), nil)
 }
 
