@@ -204,8 +204,10 @@ func (r *dataRun) compact(req *pb.CompactionRequest, _ mvcc.Opts) (*pb.Compactio
 	return &pb.CompactionResponse{Header: r.header()}, nil
 }
 
-// Finish writes the store's last records into the batch.
-func (r *dataRun) Finish() error { return r.w.Finish() }
+// Finish writes the last records into the batch.
+func (r *dataRun) Finish() error {
+	return errors.Join(r.d.transactions.Finish(r.batch), r.w.Finish())
+}
 
 // Publish shows the changes, then tells the leader's clock, so that a lease is
 // on the clock before its grant is answered.

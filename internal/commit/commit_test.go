@@ -131,7 +131,7 @@ func TestTable(t *testing.T) {
 	change := func(fn func(b *pebble.Batch) error) {
 		t.Helper()
 		b := db.NewBatch()
-		if err := errors.Join(fn(b), b.Commit(pebble.NoSync)); err != nil {
+		if err := errors.Join(fn(b), table.Finish(b), b.Commit(pebble.NoSync)); err != nil {
 			t.Fatal(err)
 		}
 		again, err := Open(db, []byte("r/"))

@@ -20,7 +20,7 @@ import (
 // records lie in Pebble.
 //
 // Methods that take a batch belong to the one goroutine that applies commands. They show in
-// memory at once. The other methods may run beside them.
+// memory at once, and Finish is the last for a batch. The other methods may run beside them.
 type Table struct {
 	db     *pebble.DB
 	prefix []byte // ends in the table's own byte; immutable
@@ -33,8 +33,10 @@ type Table struct {
 	// over hold, by node, the transactions that have ended here, in the order in which the node drew
 	// their ids. Invariant: none is below its node's mark.
 	over map[uint64][]ended
-	// marks hold, by node, an id below which all of the node are over.
+	// marks hold, by node, an id below which all of the node are over, and risen are the nodes whose mark
+	// Finish has to write.
 	marks map[uint64]ID
+	risen []uint64
 	// leases count, by lease, the transactions in held that name it, and ends those that are its
 	// end.
 	leases, ends map[int64]int
@@ -146,7 +148,7 @@ func (t *Table) Reload() (err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.held, t.committed, t.over, t.marks = held, committed, over, marks
+	t.held, t.committed, t.over, t.marks, t.risen = held, committed, over, marks, nil
 	t.leases, t.ends = make(map[int64]int), make(map[int64]int)
 	for _, h := range held {
 		t.countLocked(h, 1)
@@ -301,8 +303,8 @@ func (t *Table) Mark(b *pebble.Batch, id ID, counter uint64) error {
 		return nil
 	}
 	t.marks[open.Node] = open
-	if err := b.Set(t.key(kindMark, ID{Node: open.Node}), open.append([]byte{messageForm}), nil); err != nil {
-		return err
+	if !slices.Contains(t.risen, open.Node) {
+		t.risen = append(t.risen, open.Node)
 	}
 	list := t.over[open.Node]
 	gone, _ := searchEnded(list, open)
@@ -316,6 +318,19 @@ func (t *Table) Mark(b *pebble.Batch, id ID, counter uint64) error {
 	} else {
 		t.over[open.Node] = slices.Delete(list, 0, gone)
 	}
+	return nil
+}
+
+// Finish writes the marks that have risen into a batch, which ends with that: they rise with most commands.
+func (t *Table) Finish(b *pebble.Batch) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, node := range t.risen {
+		if err := b.Set(t.key(kindMark, ID{Node: node}), t.marks[node].append([]byte{messageForm}), nil); err != nil {
+			return fmt.Errorf("note mark: %w", err)
+		}
+	}
+	t.risen = t.risen[:0]
 	return nil
 }
 
