@@ -32,7 +32,7 @@ type look struct {
 	lowest, highest int64
 	// own are the keys that the transaction has changed so far.
 	own btree.Map[string, *own]
-	// place counts the changes, and shares are what they are by shard.
+	// place counts the changes, and shares are what they are by shard; nil where nobody asks for them.
 	place  uint32
 	shares map[*shard.Data][]mvcc.Placed
 }
@@ -319,9 +319,12 @@ func (k *look) put(op *pb.RequestOp, req *pb.PutRequest) (*pb.PutResponse, error
 			resp.PrevKv = old[0]
 		}
 	}
-	d, err := k.l.r.span(keys.Point(req.Key))
-	if err != nil {
-		return nil, err
+	var d *shard.Data
+	if k.shares != nil {
+		var err error
+		if d, err = k.l.r.span(keys.Point(req.Key)); err != nil {
+			return nil, err
+		}
 	}
 	k.change(d, op, 1)
 	k.own.Set(string(req.Key), made)
@@ -366,7 +369,9 @@ func (k *look) deleteRange(req *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse,
 
 // change notes n changes that an operation makes on a shard.
 func (k *look) change(d *shard.Data, op *pb.RequestOp, n int) {
-	k.shares[d] = append(k.shares[d], mvcc.Placed{Place: k.place, Op: op})
+	if k.shares != nil {
+		k.shares[d] = append(k.shares[d], mvcc.Placed{Place: k.place, Op: op})
+	}
 	k.place += uint32(n)
 }
 
@@ -384,16 +389,14 @@ func (l *view) startLook(ctx context.Context, rev int64) *look {
 	for _, v := range l.views {
 		_ = v.At(l.rev) // it is not below what the view holds
 	}
-	return &look{
-		ctx: ctx, l: l, rev: rev, shares: make(map[*shard.Data][]mvcc.Placed),
-	}
+	return &look{ctx: ctx, l: l, rev: rev}
 }
 
 // look finds out what a transaction does whose keys are held on all its shards. The view is of
 // those, and must stay open for the answer.
 func (l *view) look(ctx context.Context, req *pb.TxnRequest, missing map[int64]bool) (o outcome, err error) {
 	k := l.startLook(ctx, unknownRev)
-	k.missing = missing
+	k.missing, k.shares = missing, make(map[*shard.Data][]mvcc.Placed)
 	p, err := k.plan(req)
 	if err != nil {
 		return o, err
@@ -406,7 +409,7 @@ func (l *view) look(ctx context.Context, req *pb.TxnRequest, missing map[int64]b
 	}
 	o.decision.Lowest, o.decision.Highest = k.lowest, k.highest
 	for _, v := range l.views {
-		o.decision.Shares = append(o.decision.Shares, commit.Share{ShardID: v.d.Replica().ShardID(), Ops: k.shares[v.d]})
+		o.decision.Shares = append(o.decision.Shares, commit.Share{ShardID: v.d.Replica().ShardID(), Ops: commit.EncodeOps(k.shares[v.d])})
 	}
 	o.answer = func(rev int64) (*pb.TxnResponse, error) {
 		resp, err := l.startLook(ctx, rev).run(&p)

@@ -144,10 +144,10 @@ func (r *dataRun) decide(c raft.Command, outdated bool, payload []byte) (any, er
 	var mine []mvcc.Placed
 	var others []commit.Share
 	for _, s := range d.Shares {
-		if s.ShardID == r.d.replica.ShardID() {
-			mine = s.Ops
-		} else {
+		if s.ShardID != r.d.replica.ShardID() {
 			others = append(others, s)
+		} else if mine, err = s.Ops.Decode(); err != nil {
+			return nil, err
 		}
 	}
 	floor := max(r.w.Compacted(), c.Compacted)
@@ -175,7 +175,7 @@ func (r *dataRun) decide(c raft.Command, outdated bool, payload []byte) (any, er
 	if err := r.d.transactions.Commit(r.batch, d.ID, committed); err != nil {
 		return nil, fmt.Errorf("note commit: %w", err)
 	}
-	if err := r.settle(commit.Finish{ID: d.ID, Rev: c.Number, Ops: mine}); err != nil {
+	if err := r.settle(d.ID, c.Number, mine); err != nil {
 		return nil, err
 	}
 	r.decided = append(r.decided, d.ID)
@@ -197,17 +197,17 @@ func (r *dataRun) mayPut(id commit.ID, puts []mvcc.Placed) error {
 	return nil
 }
 
-// settle makes the changes of a transaction, and lets the keys go that it holds.
-func (r *dataRun) settle(f commit.Finish) error {
-	h, held := r.d.transactions.Held(f.ID)
+// settle makes the changes of a transaction, at revision rev, and lets the keys go that it holds.
+func (r *dataRun) settle(id commit.ID, rev int64, ops []mvcc.Placed) error {
+	h, held := r.d.transactions.Held(id)
 	if !h.End.IsZero() {
-		f.Ops = deletions(r.d.leases.KeysOf(h.End.Lease))
+		ops = deletions(r.d.leases.KeysOf(h.End.Lease))
 	}
 	var err error
 	if held {
-		err = r.w.Insert(f.ID.Key(), f.Rev, f.Ops)
+		err = r.w.Insert(id.Key(), rev, ops)
 	} else {
-		err = r.w.InsertUnheld(f.Rev, f.Ops)
+		err = r.w.InsertUnheld(rev, ops)
 	}
 	if err != nil {
 		return err
@@ -220,7 +220,7 @@ func (r *dataRun) settle(f commit.Finish) error {
 			return err
 		}
 	}
-	return r.endTransaction(f.ID, f.Rev)
+	return r.endTransaction(id, rev)
 }
 
 // endTransaction notes that a transaction has ended, at revision rev or aborted if that is 0.
@@ -240,7 +240,11 @@ func (r *dataRun) finish(payload []byte) error {
 		if _, held := r.d.transactions.Held(f.ID); !held {
 			continue
 		}
-		if err := r.settle(f); err != nil {
+		ops, err := f.Ops.Decode()
+		if err != nil {
+			return err
+		}
+		if err := r.settle(f.ID, f.Rev, ops); err != nil {
 			return err
 		}
 	}

@@ -211,8 +211,8 @@ func (s *settler) next(t *settling, l *finishes) []commit.Finish {
 	}
 	l.running = len(l.list) > 0
 	n, ops := 0, 0
-	for n < min(len(l.list), maxFinishes) && (n == 0 || ops+len(l.list[n].Ops) <= maxFinishOps) {
-		ops += len(l.list[n].Ops)
+	for n < min(len(l.list), maxFinishes) && (n == 0 || ops+l.list[n].Ops.Len() <= maxFinishOps) {
+		ops += l.list[n].Ops.Len()
 		n++
 	}
 	return l.list[:n]

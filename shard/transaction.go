@@ -65,9 +65,14 @@ func (d *Data) take(ctx context.Context, p raft.Proposal, g *Guard, s *Step) (o 
 	p.Kind, p.Numbers = raft.Kind(s.kind()), 1
 	if s.Decision != nil {
 		for _, share := range s.Decision.Shares {
-			if share.ShardID == d.replica.ShardID() {
-				p.Writes = writesOfOps(share.Ops)
+			if share.ShardID != d.replica.ShardID() {
+				continue
 			}
+			ops, err := share.Ops.Decode()
+			if err != nil {
+				return o, err
+			}
+			p.Writes = writesOfOps(ops)
 		}
 		if s.Decision.Open != 0 && len(d.met(&need{writes: p.Writes.Spans})) > 0 {
 			return o, ErrYounger

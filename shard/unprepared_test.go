@@ -45,7 +45,7 @@ func TestDecisionWithoutAPrepare(t *testing.T) {
 			t.Helper()
 			op := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key)}}}
 			decision := commit.Decision{ID: id(counter), Open: open, Shares: []commit.Share{
-				{ShardID: d.replica.ShardID(), Ops: []mvcc.Placed{{Op: op}}}, {ShardID: 77},
+				{ShardID: d.replica.ShardID(), Ops: commit.EncodeOps([]mvcc.Placed{{Op: op}})}, {ShardID: 77},
 			}}
 			out, err := step(kindDecide, slices.Concat(checks, decision.Append(nil)))
 			if committed, known := d.transactions.Committed(id(counter)); err == nil &&

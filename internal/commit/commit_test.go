@@ -30,7 +30,14 @@ func TestMessages(t *testing.T) {
 	e := Prepare{ID: id, Age: Age{7, ID{1, 2, 2}}, Open: 3, Home: 4, End: End{
 		Lease: lease.Ref{ID: -7, Incarnation: 9}, Decided: true, Shards: []uint64{2, 300},
 	}}
-	ops := []mvcc.Placed{{Place: 3, Op: put("a")}, {Place: 9, Op: put("b")}}
+	placed := []mvcc.Placed{{Place: 3, Op: put("a")}, {Place: 9, Op: put("b")}}
+	ops := EncodeOps(placed)
+	if got, err := ops.Decode(); err != nil || ops.Len() != 2 || !sameOps(got, placed) {
+		t.Errorf("%d operations are %v, %v", ops.Len(), got, err)
+	}
+	if got, err := Ops(nil).Decode(); err != nil || len(got) != 0 || Ops(nil).Len() != 0 {
+		t.Errorf("no operations are %v, %v", got, err)
+	}
 	d := Decision{ID: id, Lowest: -1, Highest: 8, Shares: []Share{{2, ops}, {3, nil}}}
 	u := Decision{ID: id, Open: 2, Shares: []Share{{2, ops}}}
 	f := []Finish{{id, 9, ops}, {ID{1, 2, 4}, 10, nil}}
@@ -46,7 +53,7 @@ func TestMessages(t *testing.T) {
 		"finishes":   {AppendFinishes(nil, f), func(b []byte) (any, error) { return DecodeFinishes(b) }, f},
 	} {
 		got, err := m.read(m.written)
-		if err != nil || !equal(got, m.want) {
+		if err != nil || !reflect.DeepEqual(got, m.want) {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, m.want)
 		}
 		for n := range m.written {
@@ -64,51 +71,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// equal compares messages with what is in them.
-func equal(a, b any) bool {
-	plain := func(v any) any {
-		switch v := v.(type) {
-		case Decision:
-			v.Shares = nil
-			return v
-		case []Finish:
-			return len(v)
-		default:
-			return v
-		}
-	}
-	return reflect.DeepEqual(plain(a), plain(b)) && sameOps(opsOf(a), opsOf(b))
-}
-
-func opsOf(v any) (all [][]mvcc.Placed) {
-	switch v := v.(type) {
-	case Decision:
-		for _, s := range v.Shares {
-			all = append(all, s.Ops)
-		}
-	case []Finish:
-		for _, f := range v {
-			all = append(all, f.Ops)
-		}
-	}
-	return all
-}
-
-func sameOps(a, b [][]mvcc.Placed) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if len(a[i]) != len(b[i]) {
-			return false
-		}
-		for j := range a[i] {
-			if a[i][j].Place != b[i][j].Place || !proto.Equal(a[i][j].Op, b[i][j].Op) {
-				return false
-			}
-		}
-	}
-	return true
+func sameOps(a, b []mvcc.Placed) bool {
+	return slices.EqualFunc(a, b, func(a, b mvcc.Placed) bool { return a.Place == b.Place && proto.Equal(a.Op, b.Op) })
 }
 
 // A table holds after a restart what it held before, and what has ended stays known until its
@@ -160,7 +124,7 @@ func TestTable(t *testing.T) {
 	}
 	change(func(batch *pebble.Batch) error {
 		return errors.Join(
-			table.End(batch, a, 7), table.Commit(batch, a, Committed{Rev: 7, Shares: []Share{{4, []mvcc.Placed{{Op: put("x")}}}}}),
+			table.End(batch, a, 7), table.Commit(batch, a, Committed{Rev: 7, Shares: []Share{{4, EncodeOps([]mvcc.Placed{{Op: put("x")}})}}}),
 			table.End(batch, other, 0), table.End(batch, old, 0),
 		)
 	})

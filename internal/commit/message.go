@@ -3,6 +3,8 @@ package commit
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/protobuf/proto"
@@ -94,7 +96,50 @@ func DecodePrepare(src []byte) (p Prepare, err error) {
 // Share is what a transaction changes on one shard.
 type Share struct {
 	ShardID uint64
-	Ops     []mvcc.Placed
+	Ops     Ops
+}
+
+// Ops are operations as they are written: their number, then each as its place, its length and etcd's message. Most who
+// have some hand them on. None are nil.
+type Ops []byte
+
+// EncodeOps writes operations.
+func EncodeOps(list []mvcc.Placed) Ops {
+	if len(list) == 0 {
+		return nil
+	}
+	b := binary.AppendUvarint(nil, uint64(len(list)))
+	for _, o := range list {
+		b = binary.AppendUvarint(b, uint64(o.Place))
+		b = binary.AppendUvarint(b, uint64(proto.Size(o.Op)))
+		var err error
+		if b, err = (proto.MarshalOptions{Deterministic: true}).MarshalAppend(b, o.Op); err != nil {
+			panic(fmt.Sprintf("encode operation: %v", err)) //nolint:forbidigo // it was decoded
+		}
+	}
+	return b
+}
+
+// Len returns how many there are.
+func (o Ops) Len() int {
+	n, _ := binary.Uvarint(o)
+	return int(n) //nolint:gosec // not above the length
+}
+
+// Decode reads them.
+func (o Ops) Decode() (list []mvcc.Placed, err error) {
+	if o == nil {
+		return nil, nil
+	}
+	r := reader{rest: o}
+	r.eachOp(func(place uint32, message []byte) {
+		op := new(pb.RequestOp)
+		if err := proto.Unmarshal(message, op); err != nil {
+			r.fail()
+		}
+		list = append(list, mvcc.Placed{Place: place, Op: op})
+	})
+	return list, r.end()
 }
 
 // Decision has the home commit a transaction.
@@ -142,7 +187,7 @@ type Finish struct {
 	ID ID
 	// Rev is the transaction's revision.
 	Rev int64
-	Ops []mvcc.Placed
+	Ops Ops
 }
 
 // AppendFinishes writes messages behind dst.
@@ -198,18 +243,11 @@ func appendShares(dst []byte, shares []Share) []byte {
 	return dst
 }
 
-// appendOps writes operations, each as its place, its length and etcd's message.
-func appendOps(dst []byte, ops []mvcc.Placed) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(ops)))
-	for _, o := range ops {
-		dst = binary.AppendUvarint(dst, uint64(o.Place))
-		dst = binary.AppendUvarint(dst, uint64(proto.Size(o.Op)))
-		var err error
-		if dst, err = (proto.MarshalOptions{Deterministic: true}).MarshalAppend(dst, o.Op); err != nil {
-			panic(fmt.Sprintf("encode operation: %v", err)) //nolint:forbidigo // it was decoded
-		}
+func appendOps(dst []byte, ops Ops) []byte {
+	if ops == nil {
+		return append(dst, 0)
 	}
-	return dst
+	return append(dst, ops...)
 }
 
 func appendLeases(dst []byte, ids []int64) []byte {
@@ -376,15 +414,29 @@ func (r *reader) shares() (shares []Share) {
 	return shares
 }
 
-func (r *reader) ops() (ops []mvcc.Placed) {
-	for range r.count() {
-		place := r.uvarint()
-		op := new(pb.RequestOp)
-		if err := proto.Unmarshal(r.bytes(r.uvarint()), op); err != nil || place > 1<<32-1 {
-			r.fail()
-			return nil
-		}
-		ops = append(ops, mvcc.Placed{Place: uint32(place), Op: op})
+// ops reads operations, in a slice of their own, and leaves what is in them to Decode.
+func (r *reader) ops() Ops {
+	all := r.rest
+	n := r.eachOp(func(uint32, []byte) {})
+	if n == 0 || r.err != nil {
+		return nil
 	}
-	return ops
+	return slices.Clone(all[:len(all)-len(r.rest)])
+}
+
+// eachOp calls fn for each of the operations that follow, and returns how many there are.
+func (r *reader) eachOp(fn func(place uint32, message []byte)) (n uint64) {
+	n = r.count()
+	for range n {
+		place := r.uvarint()
+		message := r.bytes(r.uvarint())
+		if place > math.MaxUint32 {
+			r.fail()
+		}
+		if r.err != nil {
+			return n
+		}
+		fn(uint32(place), message)
+	}
+	return n
 }

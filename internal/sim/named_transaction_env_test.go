@@ -123,8 +123,8 @@ func (a *attempt) prepared(shards ...uint64) {
 }
 
 // put is what the attempt does on a shard.
-func (a *attempt) put(shardID uint64) []mvcc.Placed {
-	return []mvcc.Placed{{Place: uint32(shardID - shardA), Op: wrapPut(&pb.PutRequest{Key: []byte(a.keys[shardID])})}}
+func (a *attempt) put(shardID uint64) commit.Ops {
+	return commit.EncodeOps([]mvcc.Placed{{Place: uint32(shardID - shardA), Op: wrapPut(&pb.PutRequest{Key: []byte(a.keys[shardID])})}})
 }
 
 // decide has the home commit the attempt.
