@@ -83,7 +83,7 @@ type wired struct {
 var (
 	_ config.TransportFactory    = wired{}
 	_ raftio.ITransport          = wired{}
-	_ raftio.IConnection         = messageConn{}
+	_ raftio.IConnection         = (*messageConn)(nil)
 	_ raftio.ISnapshotConnection = chunkConn{}
 )
 
@@ -138,7 +138,7 @@ func (t wired) GetConnection(ctx context.Context, target string) (raftio.IConnec
 	if err != nil {
 		return nil, err
 	}
-	return messageConn{c}, nil
+	return &messageConn{WireConn: c, acks: make(acks)}, nil
 }
 
 // GetSnapshotConnection opens a stream for one snapshot.
@@ -150,11 +150,18 @@ func (t wired) GetSnapshotConnection(ctx context.Context, target string) (raftio
 	return chunkConn{c}, nil
 }
 
-// messageConn carries batches of messages.
-type messageConn struct{ WireConn }
+// messageConn carries batches of messages. It is used by one goroutine.
+type messageConn struct {
+	WireConn
+
+	acks acks
+}
 
 // SendMessageBatch sends one batch. An error makes dragonboat close the connection.
-func (c messageConn) SendMessageBatch(b raftpb.MessageBatch) error {
+func (c *messageConn) SendMessageBatch(b raftpb.MessageBatch) error {
+	if b.Requests = c.acks.news(b.Requests); len(b.Requests) == 0 {
+		return nil
+	}
 	frame, err := b.Marshal()
 	if err != nil {
 		return fmt.Errorf("encode messages: %w", err)
