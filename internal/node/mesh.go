@@ -63,7 +63,7 @@ func (n *Node) openMesh(o *Options) error {
 				n.fail(err)
 			}
 		},
-		Gone:    p.succession.Lost,
+		Gone: p.succession.Lost, Unhurried: remote.Unhurried,
 		TLS:     info.ClientConfig,
 		Traffic: newTraffic(n.metrics.registry),
 		Timeout: silentElections * o.Config.ElectionTimeout, MaxFrame: maxPeerFrame(o.Config), Log: n.log,

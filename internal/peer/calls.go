@@ -2,7 +2,9 @@ package peer
 
 import (
 	"context"
+	"runtime"
 	"sync"
+	"time"
 )
 
 // callServer serves the calls of one node.
@@ -22,9 +24,11 @@ type callServer struct {
 	// running are the calls without an answer, and held the bytes of their requests.
 	running map[uint64]context.CancelFunc
 	held    int
-	// answers are those that wait to be sent, and sending says that somebody sends them.
+	// answers are those that wait to be sent, and sending says that somebody sends them. later sends them at the
+	// latest where none is in a hurry.
 	answers []answer
 	sending bool
+	later   *time.Timer
 	over    bool
 }
 
@@ -33,6 +37,8 @@ type answer struct {
 	number uint64
 	op     byte
 	body   []byte
+	// unhurried says that nobody waits for it.
+	unhurried bool
 }
 
 // serveCalls serves a stream of calls.
@@ -51,6 +57,9 @@ func (c *callServer) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
+	if c.later != nil {
+		c.later.Stop()
+	}
 }
 
 // record carries one record out.
@@ -101,13 +110,14 @@ func (c *callServer) call(number uint64, body []byte) error {
 		if len(a.body)+recordBytes > c.m.cfg.MaxFrame {
 			a.op, a.body = opFail, nil
 		}
+		a.unhurried = a.op == opAnswer && c.m.cfg.Unhurried != nil && c.m.cfg.Unhurried(body, a.body)
 		c.answer(a, len(body))
 	})
 	return nil
 }
 
 // answer sends an answer to a call whose request had held bytes, or leaves that to who is
-// sending others. It ends the stream where nothing can be sent.
+// sending others.
 func (c *callServer) answer(a answer, held int) {
 	c.mu.Lock()
 	if a.op == opAnswer || a.op == opFail {
@@ -115,12 +125,37 @@ func (c *callServer) answer(a answer, held int) {
 		c.held -= held
 	}
 	c.answers = append(c.answers, a)
-	sending := c.sending
-	c.sending = true
+	if a.unhurried {
+		c.sendLaterLocked()
+	}
+	c.mu.Unlock()
+	if !a.unhurried {
+		c.send()
+	}
+}
+
+// sendLaterLocked has what waits be sent when it has waited for long, unless it goes with others before. mu must be
+// held.
+func (c *callServer) sendLaterLocked() {
+	switch {
+	case c.over || len(c.answers) != 1:
+	case c.later == nil:
+		c.later = time.AfterFunc(maxUnhurried, c.send)
+	default:
+		c.later.Reset(maxUnhurried)
+	}
+}
+
+// send sends what waits, unless somebody does. It ends the stream where nothing can be sent.
+func (c *callServer) send() {
+	c.mu.Lock()
+	sending := c.sending || c.over
+	c.sending = c.sending || !sending
 	c.mu.Unlock()
 	if sending {
 		return
 	}
+	runtime.Gosched() // what else is answered now goes in one message
 	for b := c.batch(); b != nil; b = c.batch() {
 		if c.s.send(b) != nil {
 			c.cancel()

@@ -4,7 +4,8 @@
 // Everything travels on streams, each over a connection of its own, so that none holds up
 // another. A stream carries messages (stream.go), of:
 //
-//	calls      one stream from each node to each other; many calls and answers a message
+//	calls      one stream from each node to each other; many calls and answers a message, and
+//	           answers that nobody waits for (Config.Unhurried) with others
 //	messages   frames of one Raft host to another, unanswered
 //	snapshot   parts of a snapshot, each acknowledged before the next
 //

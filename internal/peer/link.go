@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -215,6 +216,7 @@ func (l *link) converse(ch *channel) error {
 			}
 			select {
 			case <-l.work:
+				runtime.Gosched() // what else calls now goes in one message
 			case <-pings.C:
 				l.ping()
 			case <-ch.ctx.Done():

@@ -46,6 +46,9 @@ type Config struct {
 	// MaxFrame bounds the bytes of one message, MaxQueued those of the calls that wait
 	// to be sent to one node; 0 is the default of each.
 	MaxFrame, MaxQueued int
+	// Unhurried, if not nil, reports whether nobody waits for an answer to a request: it may go with others,
+	// within maxUnhurried.
+	Unhurried func(request, answer []byte) bool
 	// TLS is asked for each connection to a URL of https or unixs; nil refuses those.
 	TLS func() (*tls.Config, error)
 	// Traffic returns what is told of the traffic with a node; nil if nobody wants to know.
@@ -70,6 +73,8 @@ const (
 	// their requests.
 	maxRunning = 16 << 10
 	maxHeld    = 256 << 20
+	// maxUnhurried bounds how long an answer that nobody waits for may be kept.
+	maxUnhurried = 10 * time.Millisecond
 	// firstPause and longestPause lie between two attempts to reach a node.
 	firstPause   = 10 * time.Millisecond
 	longestPause = time.Second

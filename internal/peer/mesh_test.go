@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -184,6 +185,48 @@ func TestCanceledCallsEndThere(t *testing.T) {
 	if _, err := n.meshes[1].Call(ctx, 2, []byte("x")); !errors.Is(err, reason) {
 		t.Errorf("a call canceled before: %v", err)
 	}
+}
+
+// An answer that nobody waits for goes with the next one, or soon.
+func TestUnhurriedAnswers(t *testing.T) {
+	n := start(t, func(c *Config) {
+		c.Unhurried = func(request, answer []byte) bool {
+			return bytes.Equal(request, answer) && bytes.HasPrefix(request, []byte("later"))
+		}
+	})
+	answered := make(chan string, 16)
+	n.meshes[2].Handle(func(_ context.Context, _ uint64, request []byte) []byte { return request })
+	var calls sync.WaitGroup
+	call := func(request string) {
+		calls.Go(func() {
+			got, err := n.meshes[1].Call(t.Context(), 2, []byte(request))
+			if err != nil {
+				t.Error(err)
+			}
+			answered <- string(got)
+		})
+	}
+	call("now") // once there is a connection
+	<-answered
+	atOnce := 0
+	for i := range 4 {
+		began := time.Now()
+		call(fmt.Sprint("later ", i))
+		if got := <-answered; got != fmt.Sprint("later ", i) {
+			t.Errorf("the answer is %q", got)
+		}
+		if time.Since(began) < maxUnhurried {
+			atOnce++ // with the answer to a ping
+		}
+	}
+	if atOnce == 4 {
+		t.Error("all were sent at once")
+	}
+	for range 8 {
+		call("later")
+	}
+	call("now")
+	calls.Wait()
 }
 
 func TestCallsBeforeHandle(t *testing.T) {

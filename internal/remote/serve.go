@@ -63,6 +63,12 @@ func (s *Server) Handle(ctx context.Context, request []byte) (answer []byte) {
 	return answer
 }
 
+// Unhurried reports whether nobody waits for an answer to a request: what became of a command that was handed to the
+// leader its origin hears from its own replica, unless it never applies.
+func Unhurried(request, answer []byte) bool {
+	return len(request) > 0 && request[0] == methodForward && len(answer) > 0 && answer[0] == codeOK
+}
+
 // applied answers how far a replica here has applied, unless it must not take over.
 func (s *Server) applied(_ context.Context, _ byte, r *reader) ([]byte, error) {
 	id := r.uvarint()
