@@ -25,13 +25,16 @@ import (
 //
 // What may wait for others goes with what may not (patient.go).
 //
-// At most maxFlight batches are under way: the bound is what makes batches, since
-// what arrives meanwhile waits and goes together. A goroutine runs only while
-// there is something to do.
+// At most maxFlight batches are under way, and a second one only where it is worth
+// while (roomLocked): the bound is what makes batches, since what arrives meanwhile
+// waits and goes together. A goroutine runs only while there is something to do.
 const (
 	maxFlight        = 2
 	maxBatchCommands = 4096
-	maxBatchBytes    = 4 << 20
+	// manyCommands are a large batch, and what has at most soonApplied left, about, is about to apply.
+	manyCommands  = 64
+	soonApplied   = 2 * time.Millisecond
+	maxBatchBytes = 4 << 20
 	// maxQueue bounds the calls that wait, etcd's bound on requests between
 	// commit and apply.
 	maxQueue = 5000
@@ -136,7 +139,7 @@ func (r *Replica) submit(c *call) error {
 	}
 	r.waitsLocked(c)
 	*line = append(*line, c)
-	if !r.proposing || endsEarlier(*line) {
+	if !r.proposing || endsEarlier(*line) || len(*line) == manyCommands {
 		r.proposeLocked()
 	}
 	return nil
@@ -172,7 +175,7 @@ func (r *Replica) proposer() {
 				go r.awaitTurn()
 			}
 			r.mu.Unlock()
-		case term != 0 && !r.held && len(r.flight) < maxFlight && (len(r.ready) > 0 || r.announced != nil || dueIn(r.queue) == 0):
+		case term != 0 && !r.held && r.roomLocked() && (len(r.ready) > 0 || r.announced != nil || dueIn(r.queue) == 0):
 			f := r.takeLocked(term)
 			r.mu.Unlock()
 			r.send(f, true)
@@ -196,6 +199,26 @@ func (r *Replica) proposer() {
 			stop()
 		}
 	}
+}
+
+// roomLocked reports whether a batch may go. One beside another costs as much as that, and what is in it could go with
+// what comes meanwhile. So it goes only where it is large, or the other is not about to apply. r.mu must be held.
+func (r *Replica) roomLocked() bool {
+	switch len(r.flight) {
+	case 0:
+		return true
+	case maxFlight:
+		return false
+	}
+	last, took := r.flight[len(r.flight)-1], r.unawaited.took
+	if last.doubt || took == 0 || took-time.Since(last.proposed) > soonApplied {
+		return true
+	}
+	waiting := len(r.queue)
+	for _, g := range r.ready {
+		waiting += len(g.calls)
+	}
+	return waiting >= manyCommands
 }
 
 // room is what is taken of a batch.

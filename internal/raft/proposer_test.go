@@ -29,6 +29,52 @@ func stall(t *testing.T, c *cluster, nd *testNode) (settled chan error) {
 	return settled
 }
 
+// A batch goes beside another one if it is large, or if the other is not about to apply.
+func TestSecondBatch(t *testing.T) {
+	for name, of := range map[string]struct {
+		took  time.Duration
+		calls int
+		want  int
+	}{
+		"about to apply":                 {time.Millisecond, manyCommands - 1, 1},
+		"large":                          {time.Millisecond, manyCommands, 2},
+		"batches take long":              {10 * time.Millisecond, 1, 2},
+		"nobody knows how long it takes": {0, 1, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 3)
+				defer c.close()
+				a, _ := c.leader(0)
+				c.net.isolate(c.addr(a.id))
+				a.r.mu.Lock()
+				a.r.unawaited.took = of.took
+				a.r.mu.Unlock()
+				settled := make(chan error, 1+of.calls)
+				for range cap(settled) {
+					err := a.r.SubmitLater(Proposal{Kind: kindAdd, Payload: []byte("x")}, nil, func(_ any, err error) { settled <- err })
+					if err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+				}
+				a.r.mu.Lock()
+				got := len(a.r.flight)
+				a.r.mu.Unlock()
+				if got != of.want {
+					t.Errorf("%d batches under way, want %d", got, of.want)
+				}
+				c.net.heal()
+				for range cap(settled) {
+					if err := <-settled; err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A call whose context ends while it waits is never proposed.
 func TestAbandonedCallsAreNotProposed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
