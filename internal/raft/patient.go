@@ -38,8 +38,6 @@ const (
 
 // unawaited is what a replica knows of waiting without being waited for. It is protected by its replica's mu.
 type unawaited struct {
-	// took is how long batches take to apply, about; 0 before there was one.
-	took time.Duration
 	// misses is how often in a row commands have waited for nothing, and skip how many of the next do not wait.
 	misses, skip int
 }
@@ -56,11 +54,11 @@ func (r *Replica) waitsLocked(c *call) {
 	switch {
 	case c.Patience == BehindOthers:
 		c.until = time.Now().Add(behindOthersWait)
-	case c.Patience != Unawaited, u.took == 0:
+	case c.Patience != Unawaited, r.took == 0:
 	case u.skip > 0:
 		u.skip--
 	default:
-		c.until = time.Now().Add(min(unawaitedBatches*u.took, maxUnawaitedWait))
+		c.until = time.Now().Add(min(unawaitedBatches*r.took, maxUnawaitedWait))
 	}
 }
 
@@ -138,14 +136,5 @@ func (r *Replica) tookAlongLocked(batch []*call) {
 		r.unawaited.misses = 0
 	default:
 		r.unawaited.miss()
-	}
-}
-
-// batchTookLocked takes over how long a batch took to apply. r.mu must be held.
-func (r *Replica) batchTookLocked(took time.Duration) {
-	if u := &r.unawaited; u.took == 0 {
-		u.took = took
-	} else {
-		u.took += (took - u.took) / 4
 	}
 }

@@ -113,7 +113,7 @@ func TestUnawaitedCommands(t *testing.T) {
 			index += entries
 		}
 		a.r.mu.Lock()
-		a.r.unawaited.took = time.Millisecond
+		a.r.took = time.Millisecond
 		a.r.mu.Unlock()
 		index = a.r.Applied()
 		submit(Unawaited)

@@ -210,7 +210,7 @@ func (r *Replica) roomLocked() bool {
 	case maxFlight:
 		return false
 	}
-	last, took := r.flight[len(r.flight)-1], r.unawaited.took
+	last, took := r.flight[len(r.flight)-1], r.took
 	if last.doubt || took == 0 || took-time.Since(last.proposed) > soonApplied {
 		return true
 	}
@@ -408,6 +408,15 @@ func (r *Replica) reported(f *flight, result dragonboat.RequestResult) {
 	r.mu.Unlock()
 	if never {
 		settleAll(f.calls, ErrNotApplied)
+	}
+}
+
+// batchTookLocked takes over how long a batch took to apply. r.mu must be held.
+func (r *Replica) batchTookLocked(took time.Duration) {
+	if r.took == 0 {
+		r.took = took
+	} else {
+		r.took += (took - r.took) / 4
 	}
 }
 

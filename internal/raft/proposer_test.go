@@ -48,7 +48,7 @@ func TestSecondBatch(t *testing.T) {
 				a, _ := c.leader(0)
 				c.net.isolate(c.addr(a.id))
 				a.r.mu.Lock()
-				a.r.unawaited.took = of.took
+				a.r.took = of.took
 				a.r.mu.Unlock()
 				settled := make(chan error, 1+of.calls)
 				for range cap(settled) {

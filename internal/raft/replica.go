@@ -89,6 +89,8 @@ type Replica struct {
 	// queue holds the calls without numbers that wait for a place in a batch, oldest
 	// first.
 	queue []*call
+	// took is how long batches of this leader take to apply, about; 0 before there was one.
+	took time.Duration
 	// unawaited is what is known of calls of the queue that nobody waits for.
 	unawaited unawaited
 	// announcing holds the calls that announce numbers and wait for a place in a batch, oldest first,
