@@ -10,6 +10,8 @@
 // Each argument is a name and a command that takes etcd's flags; names, directories and
 // addresses are added to it, for each node. {} stands for the splits that lay the keys of
 // bench on shards evenly, on as many as the figure asks for; {4} for those of four shards.
+// A round that is interrupted is left out, and those before it are told of.
+//
 // Without arguments etcd, of bench/peers, and Latchkey are built and measured, and beside
 // them the locks of Redis and of ZooKeeper, where they are installed.
 //
@@ -133,26 +135,20 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 		rivals, notes := installed(o.jars)
 		o.servers, o.notes = append(o.servers, rivals...), notes
 	}
-	r := report{Date: time.Now().UTC(), Rounds: o.rounds, Seconds: o.duration.Seconds()}
+	r := report{Date: time.Now().UTC(), Seconds: o.duration.Seconds()}
 	r.setMachine()
 	b := bench{options: o, driver: driver, dir: dir}
-	for round := range o.rounds {
-		for _, g := range o.groups {
-			if _, err := fmt.Fprintf(progress, "round %d of %d: %s\n", round+1, o.rounds, g.title); err != nil {
-				return err
-			}
-			variants := g.variants(o.servers)
-			// What warms the machine up or tires it falls on the first as often as on the last.
-			if round%2 == 1 {
-				slices.Reverse(variants)
-			}
-			for _, v := range variants {
-				r.Samples = append(r.Samples, b.measure(ctx, g, v, round)...)
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-			}
+	for r.Rounds < o.rounds {
+		samples, err := b.round(ctx, r.Rounds, progress)
+		if err != nil && r.Rounds == 0 {
+			return err
 		}
+		if err != nil {
+			o.notes = append(o.notes, fmt.Sprintf("of %d rounds %d were finished: %v", o.rounds, r.Rounds, err))
+			break
+		}
+		r.Samples = append(r.Samples, samples...)
+		r.Rounds++
 	}
 	p := page{report: r, groups: o.groups, servers: o.servers, notes: o.notes}
 	if _, err := io.WriteString(out, p.markdown("")); err != nil {

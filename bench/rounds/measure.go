@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +29,27 @@ type bench struct {
 	options
 	// driver is the binary of bench, dir a folder that has all binaries.
 	driver, dir string
+}
+
+// round measures all groups once.
+func (b bench) round(ctx context.Context, round int, progress io.Writer) (samples []sample, err error) {
+	for _, g := range b.groups {
+		if _, err := fmt.Fprintf(progress, "round %d of %d: %s\n", round+1, b.rounds, g.title); err != nil {
+			return nil, err
+		}
+		variants := g.variants(b.servers)
+		// What warms the machine up or tires it falls on the first as often as on the last.
+		if round%2 == 1 {
+			slices.Reverse(variants)
+		}
+		for _, v := range variants {
+			samples = append(samples, b.measure(ctx, g, v, round)...)
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return samples, nil
 }
 
 // measure starts a variant on empty directories, measures a group's figures on it and
