@@ -34,9 +34,13 @@ func (r *Replica) Members(ctx context.Context) (Members, error) {
 }
 
 // Voters returns the members that vote, by replica id with the NodeHostIDs of their hosts, and the version of the
-// members, by what this replica has applied.
+// members, by what this replica has applied; none when the host is closed.
 func (r *Replica) Voters() (version uint64, voters map[uint64]string) {
-	for _, s := range r.nh.GetNodeHostInfo(dragonboat.NodeHostInfoOption{SkipLogInfo: true}).ShardInfoList {
+	info := r.nh.GetNodeHostInfo(dragonboat.NodeHostInfoOption{SkipLogInfo: true})
+	if info == nil {
+		return 0, nil
+	}
+	for _, s := range info.ShardInfoList {
 		if s.ShardID == r.shardID {
 			return s.ConfigChangeIndex, s.Replicas
 		}

@@ -1,10 +1,8 @@
 package raft
 
 import (
-	"slices"
 	"time"
 
-	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/raftpb"
 )
 
@@ -37,17 +35,14 @@ func (r *Replica) leadAlone() {
 }
 
 // onlyVoter reports whether this replica is its group's only voter.
-func (r *Replica) onlyVoter() bool {
-	shards := r.nh.GetNodeHostInfo(dragonboat.NodeHostInfoOption{SkipLogInfo: true}).ShardInfoList
-	return slices.ContainsFunc(shards, func(s dragonboat.ShardInfo) bool { return s.ShardID == r.shardID && r.only(s) })
-}
+func (r *Replica) onlyVoter() bool { return r.only(r.Voters()) }
 
-// only reports whether this replica is the only voter by what dragonboat knows of the group: the
-// members as of the entries that it has applied. While it reads a log at the start those are
-// former members, so nothing further of the log may change them.
-func (r *Replica) only(s dragonboat.ShardInfo) bool {
-	_, voter := s.Replicas[r.replicaID]
-	return voter && len(s.Replicas) == 1 && !r.changesMembers(s.ConfigChangeIndex)
+// only reports whether this replica is the only one of some voters, those of a version by the entries
+// that it has applied. While it reads a log at the start they are
+// former ones, so nothing further of the log may change them.
+func (r *Replica) only(version uint64, voters map[uint64]string) bool {
+	_, votes := voters[r.replicaID]
+	return votes && len(voters) == 1 && !r.changesMembers(version)
 }
 
 // changesMembers reports whether the log has a change of the group's members behind an index. One that

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lni/dragonboat/v4"
 	"github.com/lni/dragonboat/v4/raftpb"
 )
 
@@ -121,7 +120,7 @@ func TestOnlyVoter(t *testing.T) {
 			// The log begins with a change of members for each of the first.
 			for index := range size + 2 {
 				members := map[uint64]string{a.id: c.addr(a.id)}
-				got := a.r.only(dragonboat.ShardInfo{Replicas: members, ConfigChangeIndex: index})
+				got := a.r.only(index, members)
 				if want := index >= size; got != want {
 					t.Errorf("the only voter of %d by what entry %d left: %v", size, index, got)
 				}

@@ -50,3 +50,17 @@ func TestStoppedSnapshotLeavesTheState(t *testing.T) {
 		t.Errorf("the next command: %d, %v", v, err)
 	}
 }
+
+// A replica whose host is closed knows no voters: whoever asks for them may do so while a node stops.
+func TestVotersOfAClosedHost(t *testing.T) {
+	c := newCluster(t, 1)
+	defer c.close()
+	nd, _ := c.leader(0)
+	if _, voters := nd.r.Voters(); len(voters) != 1 {
+		t.Errorf("voters %v", voters)
+	}
+	c.stop(nd)
+	if version, voters := nd.r.Voters(); version != 0 || voters != nil {
+		t.Errorf("when it is closed: version %d, voters %v", version, voters)
+	}
+}
