@@ -2,6 +2,7 @@ package raft
 
 import (
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -35,13 +36,18 @@ func (l *logFactory) Create(
 ) (raftio.ILogDB, error) {
 	fs := raftFS(l.cfg)
 	log, err := raftlog.Open(raftlog.Options{
-		FS: fs, Dir: fs.PathJoin(l.cfg.Dir, logDir), Made: l.cfg.Made, Synced: l.cfg.Observer.LogSaved, NotReused: notReused,
+		FS: fs, Dir: fs.PathJoin(l.cfg.Dir, logDir), Made: l.cfg.Made, Synced: l.cfg.Observer.LogSaved, NotReused: l.notReused,
 	})
 	if err != nil {
 		return nil, err
 	}
 	l.store = &logStore{ILogDB: log, log: log, cfg: l.cfg, root: dirs[0], doing: fmt.Sprintf("write %s log in %s", l.cfg.Name, l.cfg.Dir)}
 	return l.store, nil
+}
+
+// notReused tells operators of a disk that begins to fail.
+func (l *logFactory) notReused(file string, err error) {
+	l.cfg.Log.Warn("a log file can't be used again, a new one is made", slog.String("file", file), slog.String("error", err.Error()))
 }
 
 // Name returns the name of the log store.
