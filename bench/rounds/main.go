@@ -10,8 +10,6 @@
 // Each argument is a name and a command that takes etcd's flags; names, directories and
 // addresses are added to it, for each node. {} stands for the splits that lay the keys of
 // bench on shards evenly, on as many as the figure asks for; {4} for those of four shards.
-// A round that is interrupted is left out, and those before it are told of.
-//
 // Without arguments etcd, of bench/peers, and Latchkey are built and measured, and beside
 // them the locks of Redis and of ZooKeeper, where they are installed.
 //
@@ -19,7 +17,8 @@
 // with -work any kind of work of bench. Printed are, in Markdown, medians over the rounds
 // and medians of the ratios to the first server in the same round. -results names a
 // folder for that text with charts (RESULTS.md, charts/) and for what every round
-// measured (results.json).
+// measured (results.json). A round that is interrupted is left out, and those before it are
+// told of.
 package main
 
 import (

@@ -31,10 +31,10 @@ import (
 const (
 	maxFlight        = 2
 	maxBatchCommands = 4096
+	maxBatchBytes    = 4 << 20
 	// manyCommands are a large batch, and what has at most soonApplied left, about, is about to apply.
-	manyCommands  = 64
-	soonApplied   = 2 * time.Millisecond
-	maxBatchBytes = 4 << 20
+	manyCommands = 64
+	soonApplied  = 2 * time.Millisecond
 	// maxQueue bounds the calls that wait, etcd's bound on requests between
 	// commit and apply.
 	maxQueue = 5000
