@@ -75,7 +75,7 @@ func TestReadOvertakenByASweep(t *testing.T) {
 		c.node(1).compact(t, last)
 		time.Sleep(30 * time.Millisecond)
 		if got := c.node(3).shards[shardB].Store().Compacted(); got != last {
-			t.Fatalf("swept to %d; the run shows nothing", got)
+			c.unshown("swept to %d", got)
 		}
 		resp, err := read.wait()
 		if err != nil || resp.Count != 2 || resp.Header.Revision < last {
@@ -117,7 +117,7 @@ func TestCaughtUpWatchOfAnIdleShard(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if c.net.begun() == 0 {
-			t.Error("there was no snapshot; the run shows nothing")
+			c.unshown("there was no snapshot")
 		}
 		next := c.node(1).put(t, "b/x", "2")
 		events := w.heard(t, 1)
@@ -141,7 +141,7 @@ func TestSerializableReadBehindASweep(t *testing.T) {
 		c.node(1).compact(t, last)
 		time.Sleep(50 * time.Millisecond)
 		if at := c.node(3).shards[shardA].Store().Compacted(); at != last {
-			t.Fatalf("swept to %d; the run shows nothing", at)
+			c.unshown("swept to %d", at)
 		}
 		time.AfterFunc(100*time.Millisecond, func() { c.net.setDecide(nil) })
 		resp, err := c.node(3).router.Range(t.Context(), &pb.RangeRequest{Key: []byte("a"), RangeEnd: []byte("c"), Serializable: true})

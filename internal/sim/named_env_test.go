@@ -35,9 +35,7 @@ func bubble(t *testing.T, fn func(c *cluster)) {
 // bubbleOf is bubble for other options.
 func bubbleOf(t *testing.T, o options, fn func(c *cluster)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, o)
-		defer c.close()
+	untilShown(t, o, func(c *cluster) {
 		c.placeAll(c.nodes[0])
 		fn(c)
 	})

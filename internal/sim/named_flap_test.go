@@ -35,7 +35,7 @@ func TestLeaderBehindSlowLinksIsProved(t *testing.T) {
 			}
 		}
 		if c.node(1).shards[shardA].Replica().Serving() != term {
-			t.Fatal("the leader was replaced; the run shows nothing")
+			c.unshown("the leader was replaced")
 		}
 	})
 }
@@ -79,7 +79,7 @@ func TestFlappingNodeIsNotSteady(t *testing.T) {
 			}
 		}
 		if follows == 0 || !from.Steady(3) {
-			t.Fatalf("node 1 followed %d times, node 3 is steady: %v; the run shows nothing", follows, from.Steady(3))
+			c.unshown("node 1 followed %d times, node 3 is steady: %v", follows, from.Steady(3))
 		}
 		c.net.setDecide(nil)
 		time.Sleep(15 * time.Second)
@@ -115,12 +115,12 @@ func TestCallsOutliveMomentsWithoutALeader(t *testing.T) {
 				t.Errorf("renewed: %v, %v", kept, err)
 			}
 			if until.Err() == nil {
-				t.Error("the leader was not missed; the run shows nothing")
+				c.unshown("the leader was not missed")
 			}
 		}
 		time.Sleep(2500 * time.Millisecond)
 		if l := c.node(1).shards[shardA].Replica(); l.Serving() != term {
-			t.Errorf("term %d is served, %d before; the run shows nothing", l.Serving(), term)
+			c.unshown("term %d is served, %d before", l.Serving(), term)
 		}
 	})
 }

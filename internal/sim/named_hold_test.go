@@ -24,7 +24,7 @@ func (c *cluster) unfinished(tb testing.TB, while time.Duration) int64 {
 		tb.Fatal(err)
 	}
 	if !c.held("b/x") {
-		tb.Fatal("it is finished; the run shows nothing")
+		c.unshown("it is finished")
 	}
 	return resp.Header.Revision
 }
@@ -181,7 +181,7 @@ func TestViewIsOpenedBehindThePromise(t *testing.T) {
 			t.Fatal(err)
 		}
 		if rev := c.node(2).shards[shardB].Store().Rev(); rev >= resp.Header.Revision {
-			t.Fatal("the replica has applied it; the run shows nothing")
+			c.unshown("the replica has applied it")
 		}
 		if found, at := c.node(2).read(t, "a/", "c"); found["b/x"].GetModRevision() != resp.Header.Revision {
 			t.Errorf("a read at %d shows %v, which was put at %d", at, found, resp.Header.Revision)
@@ -226,7 +226,7 @@ func TestHashesWaitForHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !c.held("b/x") {
-			t.Fatal("it is finished; the run shows nothing")
+			c.unshown("it is finished")
 		}
 		hash := func(id uint64) (shard.Fingerprint, error) {
 			return c.node(id).shards[shardB].Fingerprint(t.Context(), rev, -1)
@@ -254,7 +254,7 @@ func TestSweepsWaitForHolds(t *testing.T) {
 		last := p.put(t, "b/y", "y")
 		p.compact(t, last)
 		if !c.held("b/x") {
-			t.Fatal("it is finished; the run shows nothing")
+			c.unshown("it is finished")
 		}
 		time.Sleep(200 * time.Millisecond)
 		if got := c.node(3).shards[shardB].Store().Compacted(); got > first {

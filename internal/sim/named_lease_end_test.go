@@ -115,7 +115,7 @@ func TestLeaseEndsAtOneRevision(t *testing.T) {
 			}
 		}
 		if acknowledged == 0 {
-			t.Error("no put was in time; the run shows nothing")
+			c.unshown("no put was in time")
 		}
 	})
 }
@@ -227,7 +227,7 @@ func TestRevocationIsJudgedWhereItApplies(t *testing.T) {
 		}
 		t.Logf("%d revoked, %d refused", revoked, refused)
 		if revoked == 0 || refused == 0 {
-			t.Error("the calls did not meet; the run shows nothing")
+			c.unshown("the calls did not meet")
 		}
 	})
 }
@@ -255,7 +255,7 @@ func TestNothingIsAttachedWhileALeaseEnds(t *testing.T) {
 				case <-put.done:
 					t.Error("the put did not wait")
 				case <-revoked.done:
-					t.Error("the end did not wait; the run shows nothing")
+					c.unshown("the end did not wait")
 				default:
 				}
 				heal()

@@ -46,7 +46,7 @@ func TestRepeatedEndOfAnEarlierGrant(t *testing.T) {
 				}
 				time.Sleep(400 * time.Millisecond)
 				if ends.made() == 0 {
-					t.Fatal("no call to repeat; the run shows nothing")
+					c.unshown("no call to repeat")
 				}
 				if found, _ := p.read(t, "b/2", ""); len(found) != 1 {
 					t.Error("the repeated end of the first grant took a key of the second")
@@ -97,7 +97,7 @@ func lateRegistration(tb testing.TB, c *cluster, meanTime func()) {
 	c.node(1).revoke(tb, id)
 	meanTime()
 	if time.Since(began) > 130*time.Millisecond {
-		tb.Fatalf("the end took %v; the run shows nothing", time.Since(began))
+		c.unshown("the end took %v", time.Since(began))
 	}
 	if _, err := put.wait(); !errors.Is(err, mvcc.ErrLeaseNotFound) {
 		tb.Errorf("put with a lease that has ended: %v", err)
@@ -183,7 +183,7 @@ func TestMarkerSeenThenTheOtherLeaseUnknown(t *testing.T) {
 			c.node(3).grant(t, ids[0], 60)
 			c.node(3).put(t, "b/marker", "1")
 			if took := time.Since(began); took > 40*time.Millisecond {
-				t.Fatalf("grant and marker took %v; the run shows nothing", took)
+				c.unshown("grant and marker took %v", took)
 			}
 			if resp, err := txn.wait(); err != nil || !resp.Succeeded {
 				t.Errorf("from node %d: %v, %v", origin, resp, err)

@@ -123,7 +123,7 @@ func TestLockGoesRound(t *testing.T) {
 func TestLockUnderFaults(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t := c.tb
-		random := rand.New(rand.NewPCG(seed(t), 1))
+		random := rand.New(rand.NewPCG(c.options.seed, 1))
 		services := make([]*lock.Service, nodes)
 		for i := range services {
 			services[i] = c.node(uint64(i + 1)).locks()
@@ -149,7 +149,7 @@ func TestLockUnderFaults(t *testing.T) {
 		var clients sync.WaitGroup
 		for i := range 6 {
 			client := &lockClient{
-				name: fmt.Sprint("client ", i), services: services, turns: turns, rnd: rand.New(rand.NewPCG(seed(t), uint64(i)+2)),
+				name: fmt.Sprint("client ", i), services: services, turns: turns, rnd: rand.New(rand.NewPCG(c.options.seed, uint64(i)+2)),
 			}
 			clients.Go(func() {
 				for end.Err() == nil {
@@ -163,7 +163,7 @@ func TestLockUnderFaults(t *testing.T) {
 			t.Error(fault)
 		}
 		if turns.n < 20 {
-			t.Errorf("the run shows nothing: %d turns", turns.n)
+			c.unshown("%d turns", turns.n)
 		}
 		time.Sleep(2 * time.Minute) // leases of calls that failed end
 		r, err := c.node(1).router.Range(t.Context(), &pb.RangeRequest{Key: []byte("a/"), RangeEnd: []byte("a0")})

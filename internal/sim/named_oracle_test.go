@@ -60,7 +60,7 @@ func TestOracleElectedAgain(t *testing.T) {
 		term := old.cluster.Replica().Serving()
 		newer := c.succeed()
 		if old.cluster.Replica().Serving() != term {
-			t.Fatal("the deposed oracle knows; the run shows nothing")
+			c.unshown("the deposed oracle knows")
 		}
 		asked := hooked{t.Context(), new(sync.Once), func() {
 			c.net.setDecide(nil)
@@ -68,7 +68,7 @@ func TestOracleElectedAgain(t *testing.T) {
 		}}
 		b, err := old.cluster.Ask(asked, 1, raft.Leading{})
 		if old.cluster.Replica().Serving() <= term {
-			t.Fatal("it was not elected again; the run shows nothing")
+			c.unshown("it was not elected again")
 		}
 		if !errors.Is(err, raft.ErrNotLeader) {
 			t.Errorf("answered %+v, %v, after a put at %d", b, err, newer)
@@ -141,7 +141,7 @@ func TestCompletedReadIndexDoesNotMakeAnOracle(t *testing.T) {
 		for _, count := range []int{0, 1} {
 			b, err := old.cluster.Ask(t.Context(), count, raft.Leading{})
 			if old.cluster.Replica().Serving() != term {
-				t.Fatal("the deposed oracle knows; the run shows nothing")
+				c.unshown("the deposed oracle knows")
 			}
 			if !errors.Is(err, raft.ErrNotLeader) {
 				t.Errorf("asked for %d, answered %+v, %v, after a put at %d", count, b, err, newer)

@@ -66,14 +66,14 @@ func TestNumberThatWaitedBehindARead(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		found, at := c.node(3).read(t, "b/x", "")
 		if _, err := lost.wait(); err == nil {
-			t.Fatal("the lost question was answered; the run shows nothing")
+			c.unshown("the lost question was answered")
 		}
 		resp, err := put.wait()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if asks.n < 3 {
-			t.Fatalf("%d questions; the run shows nothing", asks.n)
+			c.unshown("%d questions", asks.n)
 		}
 		if rev := resp.Header.Revision; rev <= at && found["b/x"] == nil {
 			t.Errorf("put at %d, and a read at %d does not have it", rev, at)
@@ -102,7 +102,7 @@ func TestNumberAskedForBeforeBegin(t *testing.T) {
 		found, at := c.node(3).read(t, "b/x", "")
 		c.place(shardB, c.nodes[0])
 		if again := c.node(1).shards[shardB].Replica().Serving(); again == term || time.Since(begun) > 60*time.Millisecond {
-			t.Fatalf("term %d again after %v; the run shows nothing", again, time.Since(begun))
+			c.unshown("term %d again after %v", again, time.Since(begun))
 		}
 		resp, err := put.wait()
 		if err != nil {
@@ -199,7 +199,7 @@ func TestFollowerBehindUnderMergedWatch(t *testing.T) {
 			t.Errorf("heard %v, expected %d and %d", events, older, newer)
 		}
 		if time.Since(began) < 50*time.Millisecond {
-			t.Error("nothing was late; the run shows nothing")
+			c.unshown("nothing was late")
 		}
 	})
 }
@@ -214,7 +214,7 @@ func TestPromiseOfAPart(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		newer := c.node(1).put(t, "a/x", "2")
 		if _, at := c.node(3).read(t, "b/other", ""); at < newer {
-			t.Fatalf("read at %d, below %d; the run shows nothing", at, newer)
+			c.unshown("read at %d, below %d", at, newer)
 		}
 		time.Sleep(20 * time.Millisecond)
 		release()
@@ -308,7 +308,7 @@ func TestTwoOracles(t *testing.T) {
 			c.net.setDecide(nil)
 		}
 		if overlaps == 0 {
-			t.Fatal("there never were two; the run shows nothing")
+			c.unshown("there never were two")
 		}
 	})
 }
@@ -348,7 +348,7 @@ func TestDeposedLeaderHealedBySnapshot(t *testing.T) {
 			t.Errorf("put: %v, want the unknown outcome", err)
 		}
 		if c.net.begun() == 0 {
-			t.Error("there was no snapshot; the run shows nothing")
+			c.unshown("there was no snapshot")
 		}
 		got, err := read.wait()
 		if err != nil {

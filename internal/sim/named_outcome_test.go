@@ -45,7 +45,7 @@ func TestMarkIsTheLowestOpenAttempt(t *testing.T) {
 		txn := c.node(1).txn(t.Context(), putBoth("1"))
 		time.Sleep(10 * time.Millisecond)
 		if !c.held("a/x") || c.held("b/x") {
-			t.Fatal("it is not prepared at the home alone; the run shows nothing")
+			c.unshown("it is not prepared at the home alone")
 		}
 		if _, err := c.node(1).router.Txn(t.Context(), puts("a/y", "b/y")); err != nil {
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func TestFinishIsRepeatedUntilItApplied(t *testing.T) {
 		c.place(shardA, c.nodes[0])
 		c.place(shardA, c.nodes[1])
 		if !c.held("b/x") {
-			t.Fatal("it is finished; the run shows nothing")
+			c.unshown("it is finished")
 		}
 		time.Sleep(2 * time.Second)
 		c.wholly(t, resp.Header.Revision)

@@ -37,7 +37,7 @@ func TestAttemptsHaveIDsOfTheirOwn(t *testing.T) {
 		older.abort(shardA)
 		time.Sleep(20 * time.Millisecond)
 		if !c.held("a/x") || !c.held("b/x") {
-			t.Fatal("the second attempt has not begun; the run shows nothing")
+			c.unshown("the second attempt has not begun")
 		}
 		resp, err := txn.wait()
 		if err != nil {
@@ -56,7 +56,7 @@ func TestNumberIsAskedForBehindEveryPrepare(t *testing.T) {
 		txn := c.node(1).txn(t.Context(), putBoth("1"))
 		time.Sleep(15 * time.Millisecond)
 		if c.held("b/x") {
-			t.Fatal("it is prepared everywhere; the run shows nothing")
+			c.unshown("it is prepared everywhere")
 		}
 		between := c.node(3).put(t, "b/x", "between")
 		resp, err := txn.wait()
@@ -79,11 +79,11 @@ func TestDecisionAfterTheAbort(t *testing.T) {
 		txn := c.node(1).txn(t.Context(), putBoth("1"))
 		time.Sleep(50 * time.Millisecond)
 		if !c.held("a/x") || !c.held("b/x") {
-			t.Fatal("it is not prepared; the run shows nothing")
+			c.unshown("it is not prepared")
 		}
 		time.Sleep(1200 * time.Millisecond)
 		if c.held("a/x") || c.held("b/x") {
-			t.Fatal("it is still held; the run shows nothing")
+			c.unshown("it is still held")
 		}
 		resp, err := txn.wait()
 		if err != nil {
@@ -124,11 +124,11 @@ func (c *cluster) abortedBeforeItsHome(req *pb.TxnRequest) {
 	txn := c.node(1).txn(t.Context(), req)
 	time.Sleep(50 * time.Millisecond)
 	if c.held("a/x") || !c.held("b/x") {
-		t.Fatal("it is not prepared at the participant alone; the run shows nothing")
+		c.unshown("it is not prepared at the participant alone")
 	}
 	time.Sleep(1200 * time.Millisecond)
 	if c.held("b/x") {
-		t.Fatal("it is still held; the run shows nothing")
+		c.unshown("it is still held")
 	}
 	resp, err := txn.wait()
 	if err != nil {
@@ -151,7 +151,7 @@ func TestRightTakenAwayBeforeTheDecision(t *testing.T) {
 		txn := p.txn(p.as(t, "u"), putBoth("1"))
 		time.Sleep(20 * time.Millisecond)
 		if !c.held("a/x") || !c.held("b/x") {
-			t.Fatal("it is not prepared; the run shows nothing")
+			c.unshown("it is not prepared")
 		}
 		p.change(t, &pb.InternalRaftRequest{AuthRoleRevokePermission: &pb.AuthRoleRevokePermissionRequest{
 			Role: "r", Key: []byte("b/"), RangeEnd: []byte("b0"),
@@ -185,7 +185,7 @@ func TestCoordinatorJumpsOverTheDecision(t *testing.T) {
 		txn := c.node(1).txn(t.Context(), putBoth("1"))
 		time.Sleep(10 * time.Millisecond)
 		if !c.held("a/x") || !c.held("b/x") {
-			t.Fatal("it is not prepared; the run shows nothing")
+			c.unshown("it is not prepared")
 		}
 		learn := c.lag(shardA, 1)
 		time.Sleep(30 * time.Millisecond)
@@ -196,7 +196,7 @@ func TestCoordinatorJumpsOverTheDecision(t *testing.T) {
 		learn()
 		_, err := txn.wait()
 		if c.net.begun() == 0 {
-			t.Error("there was no snapshot; the run shows nothing")
+			c.unshown("there was no snapshot")
 		}
 		if !errors.Is(err, raft.ErrTimeout) {
 			t.Errorf("%v, want the unknown outcome", err)

@@ -35,7 +35,7 @@ func TestClaimBehindAPrepare(t *testing.T) {
 			t.Errorf("revision %d was promised by the leader of before", rev)
 		}
 		if old.Serving() != term {
-			t.Fatal("the deposed leader knows; the run shows nothing")
+			c.unshown("the deposed leader knows")
 		}
 	})
 }
@@ -93,7 +93,7 @@ func TestReadDoesNotWaitForALaterHold(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		c.attempt(1).prepared(shardB)
 		if rev := c.node(3).shards[shardB].Store().Rev(); rev >= newest {
-			t.Fatalf("the shard is at %d; the run shows nothing", rev)
+			c.unshown("the shard is at %d", rev)
 		}
 		got, err := read.wait()
 		if err != nil {

@@ -162,7 +162,7 @@ func TestUsersAreProved(t *testing.T) {
 			t.Errorf("users that have changed since: %v", err)
 		}
 		if now, err := three.router.Users(t.Context()); err != nil || now != users {
-			t.Fatalf("node 3 has heard of the change (%v); the run shows nothing", err)
+			c.unshown("node 3 has heard of the change (%v)", err)
 		}
 		// What it knows needs no leader.
 		c.net.sever(around(3)...)

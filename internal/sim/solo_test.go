@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	raftpb "github.com/lni/dragonboat/v4/raftpb"
@@ -19,11 +18,8 @@ import (
 // use it and leaders change. Nobody may be answered from an order that is not ahead of
 // what was there before.
 func TestSoloBecomesOrdered(t *testing.T) {
-	s := seed(t)
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, options{seed: s, snapshotEntries: 400})
-		defer c.close()
-		w := newWorkload(t, c)
+	untilShown(t, options{seed: seed(t), snapshotEntries: 400}, func(c *cluster) {
+		w := newWorkload(c.tb, c)
 		c.net.setFaults(faults{lose: 5, repeat: 10, reorder: 10, late: 20 * time.Millisecond, loseCall: 5, loseAnswer: 5, slow: 60})
 		w.start(8)
 		chaos{transfers: 50 * time.Millisecond, cuts: time.Second}.wreak(w)
@@ -57,7 +53,7 @@ func TestSoloBecomesOrdered(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		last := w.settle()
 		if last <= past.Rev || past.Rev < 100 {
-			t.Fatalf("at %d after %d; the run shows nothing", last, past.Rev)
+			c.unshown("at %d after %d", last, past.Rev)
 		}
 		w.verify(last)
 	})
@@ -66,13 +62,7 @@ func TestSoloBecomesOrdered(t *testing.T) {
 // solo runs a test on a cluster of one shard that counts by itself, led by node 1.
 func solo(t *testing.T, fn func(c *cluster)) {
 	t.Helper()
-	s := seed(t)
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, options{seed: s, snapshotEntries: 60})
-		defer c.close()
-		c.placeAll(c.nodes[0])
-		fn(c)
-	})
+	bubbleOf(t, options{seed: seed(t), snapshotEntries: 60}, fn)
 }
 
 // A node that does not know that its shard has become an ordered one reads at a revision
@@ -99,7 +89,7 @@ func TestReadThatMeetsTheOrder(t *testing.T) {
 		}
 		c.node(1).compact(t, c.node(1).put(t, "x", "3"))
 		if c.node(3).shards[placement.FirstDataShard].Shape().Ordered {
-			t.Fatal("node 3 knows of the order; the run shows nothing")
+			c.unshown("node 3 knows of the order")
 		}
 		read := meanwhile(func() (*pb.RangeResponse, error) {
 			return c.node(3).router.Range(t.Context(), &pb.RangeRequest{Key: []byte("x"), Revision: old})
@@ -129,7 +119,7 @@ func TestCompactionThatMeetsTheOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.node(3).shards[placement.FirstDataShard].Shape().Ordered {
-			t.Fatal("node 3 knows of the order; the run shows nothing")
+			c.unshown("node 3 knows of the order")
 		}
 		compaction := meanwhile(func() (*pb.CompactionResponse, error) {
 			return c.node(3).router.Compact(t.Context(), &pb.CompactionRequest{Revision: last})
