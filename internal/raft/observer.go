@@ -46,7 +46,7 @@ func (unobserved) SnapshotLoading(bool) {}
 func (r *Replica) Pending() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := len(r.queue) + len(r.announcing) + len(r.waiting)
+	n := r.queuedLocked()
 	for _, a := range r.asks {
 		n += len(a.calls)
 	}

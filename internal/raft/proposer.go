@@ -119,6 +119,9 @@ func (r *Replica) SubmitLater(p Proposal, fill func() ([]byte, bool), settled fu
 	return r.submit(&call{Proposal: p, fill: fill, settled: func(o Outcome) { settled(o.Result, o.Err) }})
 }
 
+// queuedLocked returns the number of calls that are in no batch and in no request for numbers.
+func (r *Replica) queuedLocked() int { return len(r.queue) + len(r.announcing) + len(r.waiting) }
+
 func (r *Replica) submit(c *call) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +130,7 @@ func (r *Replica) submit(c *call) error {
 		return ErrStopped
 	case r.serving == 0, c.Term != 0 && c.Term != r.serving:
 		return ErrNotLeader
-	case len(r.queue)+len(r.announcing)+len(r.waiting) >= maxQueue:
+	case r.queuedLocked() >= maxQueue:
 		return ErrTooManyRequests
 	}
 	line := &r.queue
@@ -187,7 +190,7 @@ func (r *Replica) proposer() {
 			}
 			succeeded = doubtful
 			r.send(&flight{term: term}, false)
-		case len(r.flight)+len(r.queue)+len(r.announcing)+len(r.waiting)+len(r.asks)+len(r.ready) == 0 && !r.awaitingTurn, r.closed:
+		case r.queuedLocked()+len(r.flight)+len(r.asks)+len(r.ready) == 0 && !r.awaitingTurn, r.closed:
 			r.proposing = false
 			r.mu.Unlock()
 			return

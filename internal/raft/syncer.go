@@ -30,29 +30,26 @@ func NewSyncer(db *pebble.DB) *Syncer { return &Syncer{db: db} }
 // Pebble tries again, and whoever opened it hears of that.
 func (s *Syncer) Sync() error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil {
+		s.next = &syncRound{done: make(chan struct{})}
+	}
+	joined := s.next
 	if s.running {
-		if s.next == nil {
-			s.next = &syncRound{done: make(chan struct{})}
-		}
-		r := s.next
 		s.mu.Unlock()
-		<-r.done
-		return r.err
+		<-joined.done
+		s.mu.Lock()
+		return joined.err
 	}
 	s.running = true
-	s.mu.Unlock()
-	err := s.db.Flush()
-	for {
-		s.mu.Lock()
+	for s.next != nil {
 		r := s.next
 		s.next = nil
-		if r == nil {
-			s.running = false
-			s.mu.Unlock()
-			return err
-		}
 		s.mu.Unlock()
 		r.err = s.db.Flush()
 		close(r.done)
+		s.mu.Lock()
 	}
+	s.running = false
+	return joined.err
 }
