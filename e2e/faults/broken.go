@@ -15,15 +15,16 @@ func (n *Nemesis) freeDisk(node int) error {
 	if err := n.Gear.Disks.Free(node); err != nil {
 		return err
 	}
-	if err := n.Cluster.Nodes[node].Launch(); err != nil {
-		return err
-	}
 	client, err := Dial(n.Cluster.Nodes[node].Client)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = client.Close() }() // what counts has been answered
 	for deadline := time.Now().Add(healTimeout); ; {
+		// A node that could not write may be about to stop, and stops though it has space again.
+		if err := n.Cluster.Nodes[node].Launch(); err != nil {
+			return err
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), attempt)
 		_, err := client.AlarmDisarm(ctx, &clientv3.AlarmMember{}) // all of them
 		if err == nil {
