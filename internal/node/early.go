@@ -49,7 +49,7 @@ func (n *Node) awaitEarly(ctx context.Context, o *Options) error {
 		if err := n.openData(state); err != nil {
 			return err
 		}
-		if !n.holdsAll() {
+		if len(n.lacking()) > 0 {
 			continue
 		}
 		if err := n.openServer(o); err != nil {

@@ -37,7 +37,10 @@ func (n *Node) openShards(ctx context.Context, o *Options) error {
 	if err := n.openSystem(ctx, o); err != nil {
 		return err
 	}
-	stop := n.sayWaiting(ctx)
+	stop := sayWaiting(ctx, func() {
+		n.log.Warn("waiting for a quorum of the cluster's nodes",
+			slog.Int("nodes", len(n.membership.nodes())), slog.Any("unreached", n.unreached()))
+	})
 	defer stop()
 	end := n.serveEarly(ctx, o)
 	state, err := n.join(ctx, o)
@@ -98,17 +101,14 @@ func targets(name string, members map[uint64]uint64) map[uint64]string {
 	return ids
 }
 
-// sayWaiting says every now and then that the node waits, until the function that it
+// sayWaiting has a node say every now and then what it waits for, until the function that it
 // returns is called.
-func (n *Node) sayWaiting(ctx context.Context) (stop func()) {
+func sayWaiting(ctx context.Context, say func()) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		every(ctx, waitLogInterval, func() {
-			n.log.Warn("waiting for a quorum of the cluster's nodes",
-				slog.Int("nodes", len(n.membership.nodes())), slog.Any("unreached", n.unreached()))
-		})
+		every(ctx, waitLogInterval, say)
 	}()
 	return func() {
 		cancel()
@@ -207,23 +207,27 @@ func (n *Node) awaitShards(ctx context.Context, state *system.State) error {
 	return nil
 }
 
-// holdsAll reports whether this node holds a state of each data shard. What it has of one that has no shape is nothing, not even an old
+// lacking returns the data shards that this node holds no state of. What it has of one that has no shape is nothing, not even an old
 // state: it answers no client from that.
-func (n *Node) holdsAll() bool {
+func (n *Node) lacking() (shards []uint64) {
 	for _, d := range n.shards {
 		if !d.Shape().HasShape() {
-			return false
+			shards = append(shards, d.Replica().ShardID())
 		}
 	}
-	return true
+	return shards
 }
 
 // awaitShapes waits until this node holds a state of each data shard. Only one that is being removed may not: it may never
 // get one, and serves nobody until it hears that it has been removed.
 func (n *Node) awaitShapes(ctx context.Context) error {
+	stop := sayWaiting(ctx, func() {
+		n.log.Warn("waiting for what data shards hold", slog.Any("shards", n.lacking()), slog.Bool("being_removed", n.membership.leaving()))
+	})
+	defer stop()
 	t := time.NewTicker(shapePoll)
 	defer t.Stop()
-	for !n.holdsAll() {
+	for len(n.lacking()) > 0 {
 		select {
 		case <-t.C:
 		case <-ctx.Done():
