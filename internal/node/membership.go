@@ -98,9 +98,11 @@ func (r *membership) born() map[uint64]uint64 {
 }
 
 // nodes returns the members' ids, in rising order where the state has a cluster.
-func (r *membership) nodes() []uint64 {
-	var nodes []uint64
-	if state := r.system.State(); state.Cluster.ID != 0 {
+func (r *membership) nodes() []uint64 { return r.nodesOf(r.system.State()) }
+
+// nodesOf is nodes for who has read a state already: a later one may have others.
+func (r *membership) nodesOf(state *system.State) (nodes []uint64) {
+	if state.Cluster.ID != 0 {
 		for _, n := range state.SortedNodes() {
 			nodes = append(nodes, n.ID)
 		}
@@ -117,7 +119,7 @@ func (r *membership) reachable() []uint64 {
 	state := r.system.State()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes := r.nodes()
+	nodes := r.nodesOf(state)
 	for id := range r.newer {
 		if _, ok := r.knowsMore(state, id); ok {
 			nodes = append(nodes, id)
@@ -135,7 +137,7 @@ func (r *membership) knowsMore(state *system.State, node uint64) (h peer.Hello, 
 // started returns the members that have started at some time, and so have replicas.
 func (r *membership) started() []uint64 {
 	state := r.system.State()
-	return slices.DeleteFunc(r.nodes(), func(id uint64) bool {
+	return slices.DeleteFunc(r.nodesOf(state), func(id uint64) bool {
 		n, ok := state.Nodes[id]
 		return ok && n.Instance == ""
 	})
@@ -145,7 +147,7 @@ func (r *membership) started() []uint64 {
 func (r *membership) Voters() []uint64 {
 	state := r.system.State()
 	if state.Cluster.ID == 0 {
-		return r.nodes()
+		return r.nodesOf(state)
 	}
 	var nodes []uint64
 	for _, n := range state.Voters() {
