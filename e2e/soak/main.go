@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	f.DurationVar(&o.longest, "longest", 15*time.Second, "how long a fault lasts at the most")
 	f.DurationVar(&o.rest, "rest", 3*time.Second, "pause between two faults")
 	f.StringVar(&o.binary, "binary", "", "server to break (default: the one of this module)")
-	f.StringVar(&o.dir, "dir", "", "where data and logs go and stay (default: a directory that is removed)")
+	f.StringVar(&o.dir, "dir", "", "where data and logs go and stay (default: a directory that is removed, but for the logs of a run that fails)")
 	f.StringVar(&o.kinds, "faults", "", "comma-separated `kinds` of faults (default: all): "+strings.Join(faults.Kinds(), ", "))
 	if err := f.Parse(args); err != nil {
 		return err
@@ -73,7 +73,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		if o.dir, err = os.MkdirTemp("", "latchkey-soak-"); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, os.RemoveAll(o.dir)) }()
+		defer func() { err = errors.Join(err, tidy(o.dir, err != nil, out)) }()
 	}
 	if o.binary == "" {
 		o.binary = filepath.Join(o.dir, "latchkey")
@@ -83,6 +83,21 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		}
 	}
 	return soak(ctx, o, out)
+}
+
+// tidy removes what a run has left in a directory of its own. It leaves the nodes' logs of one that failed, and says where.
+func tidy(dir string, failed bool, out io.Writer) error {
+	if !failed {
+		return os.RemoveAll(dir)
+	}
+	left, err := os.ReadDir(dir)
+	for _, e := range left {
+		if filepath.Ext(e.Name()) != ".log" {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	_, werr := fmt.Fprintln(out, "logs of the nodes are in", dir)
+	return errors.Join(err, werr)
 }
 
 // errNoFault is returned where the machine allows none of the faults asked for.
