@@ -36,7 +36,6 @@ func (l lockPeers) Waits(ctx context.Context, node uint64, clients []string) ([]
 func TestDeadlocksUnderFaults(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t := c.tb
-		random := rand.New(rand.NewPCG(c.options.seed, 1))
 		services := make([]*lock.Service, nodes)
 		for i := range services {
 			p := c.node(uint64(i + 1))
@@ -49,19 +48,7 @@ func TestDeadlocksUnderFaults(t *testing.T) {
 		end, stop := context.WithTimeout(t.Context(), unlessShort(3*time.Minute, 20*time.Second))
 		defer stop()
 		var faulty sync.WaitGroup
-		faulty.Go(func() {
-			for end.Err() == nil {
-				c.net.setFaults(faults{lose: 20, reorder: 20, late: 20 * time.Millisecond, loseAnswer: 10, loseCall: 10})
-				if cut := uint64(1 + random.IntN(nodes+1)); cut <= nodes {
-					c.net.sever(around(cut)...)
-				}
-				time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
-				c.net.heal()
-				time.Sleep(time.Duration(random.IntN(6000)) * time.Millisecond)
-			}
-			c.net.setFaults(faults{})
-			c.net.heal()
-		})
+		faulty.Go(func() { c.cutAndHeal(end, 3*time.Second, 6*time.Second) })
 		seen := &circles{spans: make(map[string]span)}
 		var clients sync.WaitGroup
 		for i := range 5 {

@@ -117,13 +117,28 @@ func TestLockGoesRound(t *testing.T) {
 	})
 }
 
+// cutAndHeal has the network lose messages and be late until ctx ends, with one node or none cut off, for
+// up to cut, and again after up to whole. Then all is well.
+func (c *cluster) cutAndHeal(ctx context.Context, cut, whole time.Duration) {
+	rnd := rand.New(rand.NewPCG(c.options.seed, 1))
+	c.net.setFaults(faults{lose: 20, reorder: 20, late: 20 * time.Millisecond, loseAnswer: 10, loseCall: 10})
+	for ctx.Err() == nil {
+		if node := uint64(1 + rnd.IntN(nodes+1)); node <= nodes {
+			c.net.sever(around(node)...)
+		}
+		time.Sleep(time.Duration(rnd.Int64N(int64(cut))))
+		c.net.heal()
+		time.Sleep(time.Duration(rnd.Int64N(int64(whole))))
+	}
+	c.net.setFaults(faults{})
+}
+
 // Clients of all nodes take a lock, while nodes are cut off and
 // heal, and messages are lost and late: whoever is told that it has the lock has it alone until
 // it asks to release it, by a token above all before.
 func TestLockUnderFaults(t *testing.T) {
 	bubble(t, func(c *cluster) {
 		t := c.tb
-		random := rand.New(rand.NewPCG(c.options.seed, 1))
 		services := make([]*lock.Service, nodes)
 		for i := range services {
 			services[i] = c.node(uint64(i + 1)).locks()
@@ -132,19 +147,7 @@ func TestLockUnderFaults(t *testing.T) {
 		end, stop := context.WithTimeout(t.Context(), unlessShort(4*time.Minute, 30*time.Second))
 		defer stop()
 		var faulty sync.WaitGroup
-		faulty.Go(func() {
-			for end.Err() == nil {
-				c.net.setFaults(faults{lose: 20, reorder: 20, late: 20 * time.Millisecond, loseAnswer: 10, loseCall: 10})
-				if cut := uint64(1 + random.IntN(nodes+1)); cut <= nodes {
-					c.net.sever(around(cut)...)
-				}
-				time.Sleep(time.Duration(random.IntN(6000)) * time.Millisecond)
-				c.net.heal()
-				time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
-			}
-			c.net.setFaults(faults{})
-		})
-
+		faulty.Go(func() { c.cutAndHeal(end, 6*time.Second, 3*time.Second) })
 		turns := &turnsTaken{}
 		var clients sync.WaitGroup
 		for i := range 6 {
