@@ -208,18 +208,17 @@ func TestUnhurriedAnswers(t *testing.T) {
 	}
 	call("now") // once there is a connection
 	<-answered
-	atOnce := 0
-	for i := range 4 {
+	kept := false
+	for i := 0; i < 100 && !kept; i++ {
 		began := time.Now()
 		call(fmt.Sprint("later ", i))
 		if got := <-answered; got != fmt.Sprint("later ", i) {
 			t.Errorf("the answer is %q", got)
 		}
-		if time.Since(began) < maxUnhurried {
-			atOnce++ // with the answer to a ping
-		}
+		// One that is ready while another is being sent, or a ping answered, goes with that.
+		kept = time.Since(began) >= maxUnhurried
 	}
-	if atOnce == 4 {
+	if !kept {
 		t.Error("all were sent at once")
 	}
 	for range 8 {
