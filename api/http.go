@@ -23,8 +23,8 @@ type versions struct {
 	Storage string `json:"storage"`
 }
 
-// httpHandlers returns what is served by HTTP of each traffic that has any.
-func (s *Server) httpHandlers() (map[Traffic]http.Handler, error) {
+// httpHandlers returns what is served by HTTP of each traffic that has any. Calls of the lock API pass the steps.
+func (s *Server) httpHandlers(locks latchkeyv1.LocksServer, steps *interceptors) (map[Traffic]http.Handler, error) {
 	checks, err := newHealthChecks(&s.config)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,9 @@ func (s *Server) httpHandlers() (map[Traffic]http.Handler, error) {
 	}
 	control := &access{origins: s.config.AllowedOrigins, hosts: s.config.AllowedHosts, next: mux}
 	if s.gateway != nil {
-		control.next = beside(mux, newLocksAPI(latchkeyv1.NewLocksClient(s.gateway.conn)))
+		calls := newInProcess(s.gateway.conn, steps)
+		latchkeyv1.RegisterLocksServer(calls, locks)
+		control.next = beside(mux, newLocksAPI(latchkeyv1.NewLocksClient(calls)))
 	}
 	if s.gateway != nil && s.config.CertificateUsers {
 		control.users = s.config.Users

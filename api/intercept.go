@@ -23,21 +23,25 @@ type interceptors struct {
 	log     *slog.Logger
 }
 
-// options returns the server options that install the steps. Recovery comes after
-// metrics and log, so that these see what a panic was turned into.
+// unary returns the steps of a call that is no stream. Recovery comes after metrics and log, so that these see
+// what a panic was turned into.
+func (i *interceptors) unary() []grpc.UnaryServerInterceptor {
+	return []grpc.UnaryServerInterceptor{
+		i.metrics.UnaryServerInterceptor(),
+		i.logUnary,
+		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(i.recovered)),
+		i.admitUnary,
+	}
+}
+
+// options returns the server options that install the steps.
 func (i *interceptors) options() []grpc.ServerOption {
-	recovered := recovery.WithRecoveryHandlerContext(i.recovered)
 	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(
-			i.metrics.UnaryServerInterceptor(),
-			i.logUnary,
-			recovery.UnaryServerInterceptor(recovered),
-			i.admitUnary,
-		),
+		grpc.ChainUnaryInterceptor(i.unary()...),
 		grpc.ChainStreamInterceptor(
 			i.metrics.StreamServerInterceptor(),
 			i.logStream,
-			recovery.StreamServerInterceptor(recovered),
+			recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(i.recovered)),
 			i.admitStream,
 		),
 	}

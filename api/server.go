@@ -112,12 +112,13 @@ func NewServer(c Config) (*Server, error) {
 		return nil, err
 	}
 	services := s.services()
-	s.grpc = grpc.NewServer(append(s.options(metrics, codec, s.config.MaxConcurrentStreams), grpc.NumStreamWorkers(streamWorkers))...)
+	steps := &interceptors{cluster: c.Cluster, streams: s.streams, metrics: metrics, clients: s.clients, log: s.log}
+	s.grpc = grpc.NewServer(append(s.options(steps, codec, c.MaxConcurrentStreams), grpc.NumStreamWorkers(streamWorkers))...)
 	services.register(s.grpc)
 	metrics.InitializeMetrics(s.grpc)
 	// All clients of the gateway share one connection, which no client's bound may
 	// hold up.
-	s.inner = grpc.NewServer(s.options(metrics, codec, math.MaxUint32)...)
+	s.inner = grpc.NewServer(s.options(steps, codec, math.MaxUint32)...)
 	services.register(s.inner)
 	s.pipe = bufconn.Listen(pipeBytes)
 	if !c.DisableGateway {
@@ -125,7 +126,7 @@ func NewServer(c Config) (*Server, error) {
 			return nil, err
 		}
 	}
-	handlers, err := s.httpHandlers()
+	handlers, err := s.httpHandlers(services.locks, steps)
 	if err != nil {
 		return nil, err
 	}
@@ -148,8 +149,7 @@ func NewServer(c Config) (*Server, error) {
 
 // options are those of a gRPC server on whose connections at most most calls run at
 // a time.
-func (s *Server) options(metrics *promgrpc.ServerMetrics, codec *countingCodec, most uint32) []grpc.ServerOption {
-	steps := &interceptors{cluster: s.config.Cluster, streams: s.streams, metrics: metrics, clients: s.clients, log: s.log}
+func (s *Server) options(steps *interceptors, codec *countingCodec, most uint32) []grpc.ServerOption {
 	return append(steps.options(),
 		grpc.Creds(peerCredentials{insecure.NewCredentials()}),
 		grpc.ForceServerCodecV2(codec),
