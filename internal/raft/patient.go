@@ -15,22 +15,21 @@ type Patience uint8
 const (
 	// NoPatience is of a command that goes at once.
 	NoPatience Patience = iota
-	// BehindOthers is of one that changes nothing for anybody before another command does: it waits
-	// for about what passes between the answer that lets a client go on and the command that comes of it.
+	// BehindOthers is of one that changes nothing for anybody before another command does. What lets a client go on
+	// to that is often a batch that was under way: it waits for some batches' time.
 	BehindOthers
-	// Unawaited is of one that nobody waits for: it waits for some batches' time, unless somebody
+	// Unawaited is of one that nobody waits for: it waits as long, unless somebody
 	// comes to wait (Hurry), and not where that is for nothing: the more often nothing came, or
 	// somebody waited after all, the fewer do.
 	Unawaited
 )
 
 const (
-	// behindOthersWait is how long a command waits behind others.
-	behindOthersWait = 2 * time.Millisecond
-	// maxUnawaitedWait bounds how long an unawaited command waits, and unawaitedBatches is how many
-	// batches would have applied by then.
-	maxUnawaitedWait = 10 * time.Millisecond
-	unawaitedBatches = 4
+	// patientBatches is how many batches would have applied when the patience of a command is over, and maxPatience bounds
+	// that. A command behind others waits for minBehindOthers at least.
+	patientBatches  = 4
+	maxPatience     = 10 * time.Millisecond
+	minBehindOthers = 2 * time.Millisecond
 	// maxMisses bounds how often in a row waiting for nothing counts: behind the last one
 	// 2^maxMisses unawaited commands don't wait.
 	maxMisses = 6
@@ -51,14 +50,15 @@ func (c *call) unawaited() bool { return c.patient() && c.Patience == Unawaited 
 // waitsLocked sets up to when a call waits for others. r.mu must be held.
 func (r *Replica) waitsLocked(c *call) {
 	u := &r.unawaited
+	patience := min(patientBatches*r.took, maxPatience)
 	switch {
 	case c.Patience == BehindOthers:
-		c.until = time.Now().Add(behindOthersWait)
+		c.until = time.Now().Add(max(patience, minBehindOthers))
 	case c.Patience != Unawaited, r.took == 0:
 	case u.skip > 0:
 		u.skip--
 	default:
-		c.until = time.Now().Add(min(unawaitedBatches*r.took, maxUnawaitedWait))
+		c.until = time.Now().Add(patience)
 	}
 }
 

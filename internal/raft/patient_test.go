@@ -47,11 +47,19 @@ func TestPatientCommandGoesWithTheNext(t *testing.T) {
 				if now := nd.r.Applied(); now != index+1 || time.Since(began) != 0 {
 					t.Fatalf("%d entries after %v", now-index, time.Since(began))
 				}
-				if err := <-nd.add(t, Proposal{Numbers: numbers, Patience: BehindOthers}); err != nil {
-					t.Fatal(err)
-				}
-				if took := time.Since(began); took != behindOthersWait {
-					t.Fatalf("a command with none to go with took %v", took)
+				for batch, want := range map[time.Duration]time.Duration{
+					0: minBehindOthers, time.Millisecond: patientBatches * time.Millisecond, time.Second: maxPatience,
+				} {
+					nd.r.mu.Lock()
+					nd.r.took = batch
+					nd.r.mu.Unlock()
+					began := time.Now()
+					if err := <-nd.add(t, Proposal{Numbers: numbers, Patience: BehindOthers}); err != nil {
+						t.Fatal(err)
+					}
+					if took := time.Since(began); took != want {
+						t.Fatalf("where batches take %v, a command with none to go with took %v", batch, took)
+					}
 				}
 			})
 		})
