@@ -27,8 +27,15 @@ func EncodeRequest(m proto.Message) ([]byte, error) {
 }
 
 // DecodeRequest reads what EncodeRequest wrote into m. It returns keys.ErrNewer if there are
-// fields that this version does not know.
+// fields that this version does not know. Where what it knows is as long as the payload there are none: to go through all
+// fields takes as long as to read them.
 func DecodeRequest(payload []byte, m proto.Message) error {
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(payload, m); err != nil {
+		return fmt.Errorf("decode command: %w", err)
+	}
+	if proto.Size(m) == len(payload) {
+		return nil
+	}
 	if err := proto.Unmarshal(payload, m); err != nil {
 		return fmt.Errorf("decode command: %w", err)
 	}
