@@ -68,6 +68,7 @@ func (s *Service) acquire(ctx context.Context, t *ticket) (*Grant, error) {
 		return nil, err
 	}
 	t.got = h
+	s.granted.keep(h.wrote)
 	return g, nil
 }
 
@@ -81,6 +82,8 @@ type hold struct {
 	// holds are the acquires that it is for, and guard is its guard, if it has one.
 	holds int
 	guard *queue.Guard
+	// wrote is the place as the request has written it.
+	wrote *known
 	// began is when the lease was asked for, if it is new, with its time to live.
 	began time.Time
 	ttl   int64
@@ -138,6 +141,7 @@ func (s *Service) takeNew(ctx context.Context, t *ticket) (_ *hold, found *mvccp
 		return nil, e.found, err
 	}
 	h.Place, h.first, h.rev, h.guard = e.Place, e.first, e.header.Revision, t.entry.Guard
+	h.wrote = h.as(&t.entry)
 	return h, nil, nil
 }
 
@@ -173,7 +177,13 @@ func (s *Service) joinPlace(ctx context.Context, t *ticket, found *mvccpb.KeyVal
 	}
 	h := &hold{holds: len(there.Calls), guard: there.Guard, rev: resp.Header.Revision, first: isFirst(resp, found.CreateRevision)}
 	h.Place = placeOf(found)
+	h.wrote = h.as(&there)
 	return h, nil
+}
+
+// as returns what a hold's place is after the request has written what it says at revision rev.
+func (h *hold) as(says *Entry) *known {
+	return &known{&mvccpb.KeyValue{Key: []byte(h.Key), CreateRevision: h.Token, ModRevision: h.rev, Lease: h.Lease}, *says}
 }
 
 // rewrite changes what a place says of itself, and its lease, if its key is still as it was
@@ -370,7 +380,13 @@ func (s *Service) giveUp(ctx context.Context, t *ticket, p Place) {
 }
 
 func (s *Service) takeBack(ctx context.Context, t *ticket, p Place) {
-	found := func() (*mvccpb.KeyValue, error) { return s.look(ctx, p.Key) }
+	found := func() (*known, error) {
+		kv, err := s.look(ctx, p.Key)
+		if err != nil {
+			return nil, err
+		}
+		return knownOf(kv), nil
+	}
 	err := s.change(ctx, found, func(e *Entry) error {
 		calls, ok := without(e.Calls, t.attempt)
 		if !ok {

@@ -28,12 +28,19 @@ func (s *Service) Release(ctx context.Context, name, client string, token int64,
 		return err
 	}
 	// What this node knows of the place is enough while it is the newest, which the write tells.
-	seen := s.sight(ctx, name, client, token)
-	found := func() (kv *mvccpb.KeyValue, err error) {
-		if kv, seen = seen, nil; kv != nil {
-			return kv, nil
+	seen := s.granted.take(prefixOf([]byte(name)), client, token)
+	if seen == nil {
+		seen = s.sight(ctx, name, client, token)
+	}
+	found := func() (p *known, err error) {
+		if p, seen = seen, nil; p != nil {
+			return p, nil
 		}
-		return s.find(ctx, name, token)
+		kv, err := s.find(ctx, name, token)
+		if err != nil {
+			return nil, err
+		}
+		return knownOf(kv), nil
 	}
 	err := s.change(ctx, found, func(e *Entry) error {
 		if e.Client != client {
@@ -95,20 +102,19 @@ func checkToken(name, client string, token int64) error {
 // change changes the calls that a place is for, which find finds, by fn. Both may be called
 // again, and their errors end the call. A place that is for none any more is deleted: that is one write, and
 // the next may have the lock by it.
-func (s *Service) change(ctx context.Context, find func() (*mvccpb.KeyValue, error), fn func(*Entry) error) error {
+func (s *Service) change(ctx context.Context, find func() (*known, error), fn func(*Entry) error) error {
 	for {
-		kv, err := find()
+		p, err := find()
 		if err != nil {
 			return err
 		}
-		e := queue.EntryOf(kv)
-		switch err := fn(&e); {
+		switch err := fn(&p.says); {
 		case errors.Is(err, errUnchanged):
 			return nil
 		case err != nil:
 			return err
 		}
-		if done, err := s.noted(ctx, kv, &e); done || err != nil {
+		if done, err := s.noted(ctx, p.kv, &p.says); done || err != nil {
 			return err
 		}
 	}
@@ -187,15 +193,17 @@ func (s *Service) find(ctx context.Context, name string, token int64) (*mvccpb.K
 	return nil, errAbsent
 }
 
-// sight returns the key of a client's place as this node knows it, without a proof, or nil. Only a
+// sight returns a client's place as this node's replica has it, without a proof, or nil. Only a
 // write that compares its mod revision, and so is checked for rights, may come of it.
-func (s *Service) sight(ctx context.Context, name, client string, token int64) *mvccpb.KeyValue {
+func (s *Service) sight(ctx context.Context, name, client string, token int64) *known {
 	resp, err := s.node.Peek(ctx, byToken(name, token), 0)
 	if err != nil {
 		return nil // a proof will tell
 	}
-	if kv := placeIn(resp, token); kv != nil && queue.EntryOf(kv).Client == client {
-		return kv
+	if kv := placeIn(resp, token); kv != nil {
+		if p := knownOf(kv); p.says.Client == client {
+			return p
+		}
 	}
 	return nil
 }

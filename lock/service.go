@@ -85,6 +85,8 @@ type Service struct {
 	// leaving has room for those who give up a place at a time.
 	leaving chan struct{}
 
+	granted granted
+
 	// ctx ends with the service, by stop.
 	ctx  context.Context //nolint:containedctx // the lifetime of what follows queues, which belongs to no call
 	stop context.CancelCauseFunc
