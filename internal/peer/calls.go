@@ -24,6 +24,8 @@ type callServer struct {
 	// running are the calls without an answer, and held the bytes of their requests.
 	running map[uint64]context.CancelFunc
 	held    int
+	// idle are the workers that wait for a call, the last that came to wait last.
+	idle []chan *task
 	// answers are those that wait to be sent, and sending says that somebody sends them. later sends them at the
 	// latest where none is in a hurry.
 	answers []answer
@@ -104,16 +106,58 @@ func (c *callServer) call(number uint64, body []byte) error {
 	ctx, cancel := context.WithCancel(c.ctx)
 	c.running[number] = cancel
 	c.held += len(body)
-	c.wg.Go(func() {
+	t := &task{number: number, run: func() []byte {
 		defer cancel()
-		a := answer{number: number, op: opAnswer, body: handler(ctx, c.from, body)}
-		if len(a.body)+recordBytes > c.m.cfg.MaxFrame {
-			a.op, a.body = opFail, nil
-		}
-		a.unhurried = a.op == opAnswer && c.m.cfg.Unhurried != nil && c.m.cfg.Unhurried(body, a.body)
-		c.answer(a, len(body))
-	})
+		return handler(ctx, c.from, body)
+	}, request: body}
+	if last := len(c.idle) - 1; last >= 0 {
+		c.idle[last] <- t
+		c.idle = c.idle[:last]
+	} else {
+		c.wg.Go(func() { c.work(t) })
+	}
 	return nil
+}
+
+// task is a call to carry out.
+type task struct {
+	number  uint64
+	request []byte
+	run     func() (answer []byte)
+}
+
+// maxIdle bounds the workers that wait for a call.
+const maxIdle = 16
+
+// work carries out a call, and then others that come. The stack of a new goroutine has to grow for most calls, which
+// takes longer than the call.
+func (c *callServer) work(t *task) {
+	next := make(chan *task, 1)
+	for {
+		c.carryOut(t)
+		c.mu.Lock()
+		if len(c.idle) == maxIdle {
+			c.mu.Unlock()
+			return
+		}
+		c.idle = append(c.idle, next)
+		c.mu.Unlock()
+		select {
+		case t = <-next:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// carryOut carries out a call and answers it.
+func (c *callServer) carryOut(t *task) {
+	a := answer{number: t.number, op: opAnswer, body: t.run()}
+	if len(a.body)+recordBytes > c.m.cfg.MaxFrame {
+		a.op, a.body = opFail, nil
+	}
+	a.unhurried = a.op == opAnswer && c.m.cfg.Unhurried != nil && c.m.cfg.Unhurried(t.request, a.body)
+	c.answer(a, len(t.request))
 }
 
 // answer sends an answer to a call whose request had held bytes, or leaves that to who is
