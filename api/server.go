@@ -35,6 +35,11 @@ const pipeBytes = 64 << 10
 // copy it takes longer than many a call. Calls beyond get goroutines of their own.
 const streamWorkers = 256
 
+// connWindow is how much clients may send on a connection before the server tells them that it has read some: as much as
+// gRPC would come to on a long and fast way. To find out how much a way takes gRPC sends a ping, and gets an answer, for
+// almost every message. How much of a stream may wait to be read is bounded apart.
+const connWindow = 16 << 20
+
 // Server serves the API on any number of listeners.
 type Server struct {
 	config Config
@@ -156,6 +161,7 @@ func (s *Server) options(steps *interceptors, codec *countingCodec, most uint32)
 		grpc.MaxRecvMsgSize(s.config.MaxRequestBytes+messageOverhead),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(most),
+		grpc.StaticConnWindowSize(connWindow),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: s.config.PingMinTime}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: s.config.PingInterval, Timeout: s.config.PingTimeout}),
 		// Stop returns when no handler runs any more.
