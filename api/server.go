@@ -32,8 +32,9 @@ const pipeBytes = 64 << 10
 
 // streamWorkers is how many goroutines wait for calls of gRPC clients, so that their stacks
 // have grown already: what a call needs is far more than a new goroutine has, and to
-// copy it takes longer than many a call. Calls beyond get goroutines of their own.
-const streamWorkers = 256
+// copy it takes longer than many a call. Calls beyond get goroutines of their own. They take turns, and each collection
+// of memory halves the stacks of those that wait: with more of them most would have to grow again for their next call.
+const streamWorkers = 64
 
 // connWindow is how much clients may send on a connection before the server tells them that it has read some: as much as
 // gRPC would come to on a long and fast way. To find out how much a way takes gRPC sends a ping, and gets an answer, for
