@@ -199,7 +199,7 @@ func (h *Host) nodeHostConfig(logs config.LogDBFactory) config.NodeHostConfig {
 			LogDBFactory:        logs,
 			FS:                  h.cfg.RaftFS,
 			TransportFactory:    h.inbox,
-			NodeRegistryFactory: registryFactory{h.cfg.Resolve},
+			NodeRegistryFactory: registryFactory{resolve: h.cfg.Resolve, streams: h.cfg.LogShards},
 		},
 	}
 }

@@ -185,11 +185,14 @@ func (c chunkConn) SendChunk(part raftpb.Chunk) error {
 // by NodeHostID, so that addresses may change.
 type registryFactory struct {
 	resolve func(nodeHostID string) (string, bool)
+	// streams is how many connections there are to each host, as many as workers that write the log: what one of these
+	// has to say to a host for all its shards at a time goes in one message.
+	streams uint64
 }
 
 // Create returns an empty address book.
-func (f registryFactory) Create(_ string, streams uint64, _ config.TargetValidator) (raftio.INodeRegistry, error) {
-	return &registry{resolve: f.resolve, streams: streams, targets: make(map[member]string)}, nil
+func (f registryFactory) Create(string, uint64, config.TargetValidator) (raftio.INodeRegistry, error) {
+	return &registry{resolve: f.resolve, streams: f.streams, targets: make(map[member]string)}, nil
 }
 
 type member struct{ shardID, replicaID uint64 }

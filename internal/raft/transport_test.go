@@ -89,3 +89,28 @@ func TestForeignMessagesAreDropped(t *testing.T) {
 		t.Errorf("the transport was closed: %v", err)
 	}
 }
+
+// The shards of a worker that writes the log share a connection to each host.
+func TestShardsOfAWorkerShareAConnection(t *testing.T) {
+	const workers = 2
+	book, err := registryFactory{resolve: func(host string) (string, bool) { return "at " + host, true }, streams: workers}.Create("", 4, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const shards = 8
+	connections := make(map[string]uint64)
+	for shard := range uint64(shards) {
+		book.Add(shard, 1, "a")
+		_, key, err := book.Resolve(shard, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if worker, known := connections[key]; known && worker != shard%workers {
+			t.Errorf("shard %d shares a connection with those of another worker", shard)
+		}
+		connections[key] = shard % workers
+	}
+	if len(connections) != workers {
+		t.Errorf("%d connections for the shards of %d workers", len(connections), workers)
+	}
+}
