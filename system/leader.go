@@ -16,8 +16,10 @@ type Leader interface {
 	// Confirm proves that the leader leads. A replica that has applied the entry at index
 	// holds all that was acknowledged before the call.
 	Confirm(ctx context.Context) (index uint64, err error)
-	// Ask and Prove ask the oracle. See raft.Oracle.
-	raft.Oracle
+	// Ask and Prove ask the oracle. See raft.Oracle. voted is what the node that asks has said of its
+	// replica before, zero for nothing.
+	Ask(ctx context.Context, count int, by raft.Leading, voted raft.Voted) (raft.Block, error)
+	Prove(ctx context.Context, claims []raft.Claim) (since raft.Since, proved []bool, err error)
 }
 
 // Here returns this node's replica of the system shard as a leader, which it may not be.
@@ -39,8 +41,8 @@ func (h here) Confirm(ctx context.Context) (index uint64, err error) {
 }
 
 // Ask asks the oracle of this node.
-func (h here) Ask(ctx context.Context, count int, by raft.Leading) (raft.Block, error) {
-	return h.c.askHere(ctx, count, by)
+func (h here) Ask(ctx context.Context, count int, by raft.Leading, voted raft.Voted) (raft.Block, error) {
+	return h.c.askHere(ctx, count, by, voted)
 }
 
 // Prove asks the oracle of this node.

@@ -183,7 +183,7 @@ func (c *Cluster) Ask(ctx context.Context, count int, by raft.Leading) (raft.Blo
 	if !ok {
 		return raft.Block{}, raft.ErrNotLeader
 	}
-	return l.Ask(ctx, count, by)
+	return l.Ask(ctx, count, by, c.voted())
 }
 
 // Prove asks the oracle once, on whichever node it is. See raft.Oracle.
@@ -210,8 +210,16 @@ func (c *Cluster) proveHere(ctx context.Context, claims []raft.Claim) (since raf
 	return since, proved, nil
 }
 
+// voted returns what a question to the oracle says of this node's replica, nothing while not all nodes understand that.
+func (c *Cluster) voted() raft.Voted {
+	if !c.State().allows(asksWithVote) {
+		return raft.Voted{}
+	}
+	return c.replica.Voted()
+}
+
 // askHere asks the oracle, which must be this node, once.
-func (c *Cluster) askHere(ctx context.Context, count int, by raft.Leading) (raft.Block, error) {
+func (c *Cluster) askHere(ctx context.Context, count int, by raft.Leading, voted raft.Voted) (raft.Block, error) {
 	for {
 		b, term, limit, err := c.counter.allot(int64(count), by)
 		if err != nil {
@@ -224,7 +232,7 @@ func (c *Cluster) askHere(ctx context.Context, count int, by raft.Leading) (raft
 			continue
 		}
 		c.raiseAhead()
-		if err := c.replica.Confirm(ctx); err != nil {
+		if err := c.replica.ConfirmFor(ctx, voted); err != nil {
 			return b, err
 		}
 		if !c.counter.serves(term) {
@@ -240,7 +248,7 @@ func (c *Cluster) IsOracle() bool { return c.replica.Serving() != 0 }
 // Newest asks the oracle for the newest number, again while it can't be reached.
 func (c *Cluster) Newest(ctx context.Context) (b raft.Block, err error) {
 	err = c.caller().Again(ctx, func(ctx context.Context, l Leader) error {
-		b, err = l.Ask(ctx, 0, raft.Leading{})
+		b, err = l.Ask(ctx, 0, raft.Leading{}, c.voted())
 		return err
 	})
 	return b, err

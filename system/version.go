@@ -19,7 +19,7 @@ import (
 
 const (
 	// Version is the newest cluster version that this program speaks.
-	Version = 5
+	Version = 6
 	// firstVersion is that of a cluster whose nodes have not announced what they speak.
 	firstVersion = 1
 
@@ -34,6 +34,8 @@ const (
 	// preparesLess is the version from which on the Prepares of such transactions take no numbers, and homes
 	// that are only put to need none.
 	preparesLess = 5
+	// asksWithVote is the version from which on questions to the oracle say in which term the node that asks has voted.
+	asksWithVote = 6
 )
 
 // allows reports whether all nodes know what came with a version. Proposers ask it.

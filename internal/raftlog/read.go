@@ -81,6 +81,17 @@ func (l *Log) Committed(shardID, replicaID uint64) uint64 {
 	return 0
 }
 
+// Term returns the newest term that a replica's log knows. The replica has voted in no later one: what it
+// says in a term goes out when the log has the term.
+func (l *Log) Term(shardID, replicaID uint64) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.replicas[member{shardID, replicaID}]; r != nil {
+		return r.state.Term
+	}
+	return 0
+}
+
 // IterateEntries appends a replica's entries from low to below high to entries, until they have
 // more than maxSize bytes, and returns them with their size, to which size is added. It stops at
 // the first that isn't there.

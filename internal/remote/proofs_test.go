@@ -15,7 +15,7 @@ import (
 var proofs = map[byte]string{
 	methodSystemPropose: "the log",
 	methodSystemConfirm: "a proof of leadership",
-	methodAsk:           "a proof of leadership in the term of the numbers",
+	methodAsk:           "a proof of leadership in the term of the numbers, which the question may be",
 	methodForward:       "the log, as its origin applies it",
 	methodProve:         "a proof of leadership in the term that noted who has numbers",
 	methodConfirm:       "a proof of leadership",
@@ -50,7 +50,7 @@ func (nobody) Propose(context.Context, raft.Kind, []byte) (any, uint64, error) {
 
 func (nobody) Confirm(context.Context) (uint64, error) { return 0, raft.ErrNotLeader }
 
-func (nobody) Ask(context.Context, int, raft.Leading) (raft.Block, error) {
+func (nobody) Ask(context.Context, int, raft.Leading, raft.Voted) (raft.Block, error) {
 	return raft.Block{}, raft.ErrNotLeader
 }
 

@@ -70,10 +70,13 @@ func (l *systemLeader) Confirm(ctx context.Context) (index uint64, err error) {
 }
 
 // Ask asks the oracle. An earlier version named no leadership, and leaves the name alone.
-func (l *systemLeader) Ask(ctx context.Context, count int, by raft.Leading) (b raft.Block, err error) {
+func (l *systemLeader) Ask(ctx context.Context, count int, by raft.Leading, voted raft.Voted) (b raft.Block, err error) {
 	request := binary.AppendUvarint([]byte{methodAsk}, uint64(count))
-	if count > 0 {
+	if count > 0 || voted != (raft.Voted{}) {
 		request = appendLeading(request, by)
+	}
+	if voted != (raft.Voted{}) {
+		request = binary.AppendUvarint(binary.AppendUvarint(request, voted.ReplicaID), voted.Term)
 	}
 	r, err := l.roundTrip(ctx, true, request)
 	if err != nil {
@@ -144,10 +147,14 @@ func (s *Server) system(ctx context.Context, method byte, r *reader) ([]byte, er
 		if len(r.rest) > 0 {
 			by = r.leading()
 		}
+		var voted raft.Voted
+		if len(r.rest) > 0 {
+			voted = raft.Voted{ReplicaID: r.uvarint(), Term: r.uvarint()}
+		}
 		if err := r.done(); err != nil || count > maxAsked {
 			return nil, errMalformed
 		}
-		b, err := s.System.Ask(ctx, int(count), by)
+		b, err := s.System.Ask(ctx, int(count), by, voted)
 		if err != nil {
 			return nil, err
 		}

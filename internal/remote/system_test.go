@@ -35,8 +35,8 @@ func (l *oneLeader) Confirm(context.Context) (uint64, error) {
 	return l.index, l.err
 }
 
-func (l *oneLeader) Ask(_ context.Context, count int, by raft.Leading) (raft.Block, error) {
-	l.heard = fmt.Sprintf("ask %d by %v", count, by)
+func (l *oneLeader) Ask(_ context.Context, count int, by raft.Leading, voted raft.Voted) (raft.Block, error) {
+	l.heard = fmt.Sprintf("ask %d by %v, voted %v", count, by, voted)
 	return l.block, l.err
 }
 
@@ -78,8 +78,20 @@ func TestSystemCallsTravel(t *testing.T) {
 	if index, err := l.Confirm(t.Context()); index != 9 || err != nil || there.heard != "confirm" {
 		t.Errorf("confirmed at %d, %v", index, err)
 	}
-	if b, err := l.Ask(t.Context(), 3, raft.Leading{ShardID: 4, Term: 5}); b != there.block || err != nil || there.heard != "ask 3 by {4 5}" {
-		t.Errorf("numbers %+v, %v; asked %q", b, err, there.heard)
+	for _, asks := range []struct {
+		count int
+		by    raft.Leading
+		voted raft.Voted
+	}{
+		{3, raft.Leading{ShardID: 4, Term: 5}, raft.Voted{}},
+		{3, raft.Leading{ShardID: 4, Term: 5}, raft.Voted{ReplicaID: 6, Term: 7}},
+		{0, raft.Leading{}, raft.Voted{ReplicaID: 6, Term: 7}},
+		{0, raft.Leading{}, raft.Voted{}},
+	} {
+		b, err := l.Ask(t.Context(), asks.count, asks.by, asks.voted)
+		if want := fmt.Sprintf("ask %d by %v, voted %v", asks.count, asks.by, asks.voted); b != there.block || err != nil || there.heard != want {
+			t.Errorf("numbers %+v, %v; asked %q, expected %q", b, err, there.heard, want)
+		}
 	}
 	there.since, there.proved = raft.Since{Term: 8, Unnamed: 1}, []bool{true, false}
 	claims := []raft.Claim{{Leading: raft.Leading{ShardID: 4, Term: 5}, Since: there.since}, {Leading: raft.Leading{ShardID: 6, Term: 7}}}
@@ -93,7 +105,7 @@ func TestSystemCallsTravel(t *testing.T) {
 func TestUnnamedRequestForNumbers(t *testing.T) {
 	there := &oneLeader{}
 	_, d := systemAt(t, there)
-	if _, err := open(d.server.Handle(t.Context(), []byte{methodAsk, 3})); err != nil || there.heard != "ask 3 by {0 0}" {
+	if _, err := open(d.server.Handle(t.Context(), []byte{methodAsk, 3})); err != nil || there.heard != "ask 3 by {0 0}, voted {0 0}" {
 		t.Errorf("asked %q, %v", there.heard, err)
 	}
 }
@@ -125,7 +137,7 @@ func TestSystemErrorsTravel(t *testing.T) {
 		if _, err := l.Confirm(t.Context()); !errors.Is(err, tc.confirmed) {
 			t.Errorf("%v, %v: confirmed: %v", tc.there, tc.lost, err)
 		}
-		if _, err := l.Ask(t.Context(), 1, raft.Leading{}); !errors.Is(err, tc.confirmed) {
+		if _, err := l.Ask(t.Context(), 1, raft.Leading{}, raft.Voted{}); !errors.Is(err, tc.confirmed) {
 			t.Errorf("%v, %v: asked: %v", tc.there, tc.lost, err)
 		}
 	}

@@ -112,8 +112,11 @@ var oracleCalls = map[string]func(context.Context, system.Leader) error{
 		return err
 	},
 	"Confirm": func(ctx context.Context, l system.Leader) error { _, err := l.Confirm(ctx); return err },
-	"Ask":     func(ctx context.Context, l system.Leader) error { _, err := l.Ask(ctx, 1, raft.Leading{}); return err },
-	"Prove":   func(ctx context.Context, l system.Leader) error { _, _, err := l.Prove(ctx, nil); return err },
+	"Ask": func(ctx context.Context, l system.Leader) error {
+		_, err := l.Ask(ctx, 1, raft.Leading{}, raft.Voted{})
+		return err
+	},
+	"Prove": func(ctx context.Context, l system.Leader) error { _, _, err := l.Prove(ctx, nil); return err },
 }
 
 // everyCall checks that there is a row for each method of an interface.

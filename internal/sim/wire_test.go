@@ -181,8 +181,9 @@ func (o oracle) Ask(ctx context.Context, count int, by raft.Leading) (b raft.Blo
 	if o.p.unnamed.Load() {
 		by = raft.Leading{}
 	}
+	voted := o.p.cluster.Replica().Voted()
 	err = o.at(ctx, call{name: "Ask", count: count}, func(ctx context.Context, c *system.Cluster) error {
-		b, err = c.Ask(ctx, count, by)
+		b, err = c.Here().Ask(ctx, count, by, voted)
 		return err
 	})
 	return b, err
