@@ -159,9 +159,11 @@ func (c *checker) read(o *op) {
 	}
 }
 
-// unexplained finds changes that nobody made.
+// unexplained finds changes that nobody made. Where several calls of unknown outcome may have made a change, the one that
+// began first did: it may have done so wherever the others may.
 func (c *checker) unexplained() {
 	used := make(map[*op]bool)
+	byBegin := slices.SortedFunc(slices.Values(c.h.ops), func(a, b *op) int { return cmp.Compare(a.begin, b.begin) })
 	for _, rev := range c.t.revs {
 		if c.claimed[rev] != nil {
 			continue
@@ -170,7 +172,7 @@ func (c *checker) unexplained() {
 		if c.leaseEnd(rev) {
 			continue
 		}
-		found := slices.ContainsFunc(c.h.ops, func(o *op) bool {
+		found := slices.ContainsFunc(byBegin, func(o *op) bool {
 			if o.outcome != unknown || !o.writes() || len(o.values()) > 0 || used[o] {
 				return false
 			}
