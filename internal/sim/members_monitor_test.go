@@ -302,7 +302,10 @@ func (p *process) settledMembers(ctx context.Context) bool {
 // membersSaid says what all processes know of the members.
 func (c *cluster) membersSaid() string {
 	var b strings.Builder
-	for _, n := range c.all() {
+	c.mu.Lock()
+	strays := slices.Clone(c.strays)
+	c.mu.Unlock()
+	for _, n := range append(c.all(), strays...) {
 		n.mu.Lock()
 		p, serves, away := n.opened, n.process != nil, n.sentAway
 		n.mu.Unlock()
@@ -311,6 +314,7 @@ func (c *cluster) membersSaid() string {
 			continue
 		}
 		state := p.machine.State()
+		fmt.Fprintf(&b, "\n  asks %v, was told of %v", p.known(), n.told)
 		for _, m := range state.SortedNodes() {
 			fmt.Fprintf(&b, "\n  knows %d instance %q leaving %v learner %v", m.ID, m.Instance, m.Leaving, m.Learner)
 		}

@@ -26,6 +26,8 @@ type operator struct {
 	rnd *rand.Rand
 	// stale are nodes made of copies of disks, of nodes that were members then.
 	stale []*node
+	// stop ends the start of each of the cluster's strays, in their order; protected by c.mu.
+	stop []context.CancelFunc
 	// lost is the node whose disks are gone and that is yet to be removed.
 	lost *node
 	// counts of what was done.
@@ -212,18 +214,40 @@ func (o *operator) lose(p *process) {
 
 // stray starts a node that the others must not let in.
 func (o *operator) stray(n *node) {
+	ctx, stop := context.WithCancel(o.c.ctx)
 	o.c.mu.Lock()
 	o.c.strays = append(o.c.strays, n)
+	o.stop = append(o.stop, stop)
 	o.c.mu.Unlock()
 	o.w.wg.Go(func() {
-		err := n.restart(o.c.ctx)
+		err := n.restart(ctx)
 		if err == nil {
 			o.w.tb.Errorf("node %d serves with disks %q", n.id, n.instance)
 		}
-		if n.refused() == nil && o.c.ctx.Err() == nil {
+		if n.refused() == nil && ctx.Err() == nil {
 			o.w.tb.Errorf("node %d ends by itself: %v", n.id, err)
 		}
 	})
+}
+
+// stopForgotten stops the strays that nobody is left to send away: whoever they know is no member any more. They wait for a
+// majority of those, for ever.
+func (o *operator) stopForgotten() {
+	members := slices.DeleteFunc(o.c.all(), func(n *node) bool { return n.refused() != nil })
+	o.c.mu.Lock()
+	defer o.c.mu.Unlock()
+	for i, stray := range o.c.strays {
+		stray.mu.Lock()
+		p := stray.opened
+		stray.mu.Unlock()
+		if p == nil {
+			continue
+		}
+		known := p.known()
+		if !slices.ContainsFunc(members, func(n *node) bool { return !n.lost && n.id != stray.id && slices.Contains(known, n.id) }) {
+			o.stop[i]()
+		}
+	}
 }
 
 // copyDisks keeps a copy of the disks of a node that has died, and starts it again.

@@ -40,11 +40,28 @@ func runMembers(t *testing.T, o options, f faults, ch chaos, clients int, length
 		time.Sleep(length)
 		w.end()
 		w.calm()
-		w.wg.Wait()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.wg.Wait()
+		}()
+		c.eventually("all that has begun ends", func() bool {
+			op.stopForgotten()
+			return closed(ended)
+		})
 		op.finish()
 		w.verify(w.settle())
 		t.Logf("added %d, promoted %d, removed %d, lost %d, wiped %d, resurrected %d", op.added.Load(), op.promoted, op.removed, op.losses, op.wiped, op.resurrected)
 	})
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // finish has all nodes run whose disks are there, removes the one whose disks are not, and waits until the members are those
