@@ -68,14 +68,7 @@ func (c *cluster) any(rnd *rand.Rand) *process {
 	return nil
 }
 
-func (w *workload) stopped() bool {
-	select {
-	case <-w.stop:
-		return true
-	default:
-		return false
-	}
-}
+func (w *workload) stopped() bool { return closed(w.stop) }
 
 // start starts clients of all kinds.
 func (w *workload) start(clients int) {
