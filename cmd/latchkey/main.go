@@ -36,10 +36,13 @@ const drainTimeout = 3 * time.Second
 const failedTimeout = 10 * time.Second
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+	again := startedAgain()
+	os.Exit(run(again, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
-func run(args, environ []string, stdout, stderr io.Writer) int {
+// run returns the exit code. again is set where this process has run a node's program before,
+// which started it again.
+func run(again bool, args, environ []string, stdout, stderr io.Writer) int {
 	if command.Known(args) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
@@ -54,7 +57,7 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		return fail(stderr, err)
 	default:
-		return serve(c, stdout, stderr)
+		return serve(again, c, stdout, stderr)
 	}
 	if err != nil {
 		return fail(stderr, err)
@@ -77,12 +80,17 @@ func fail(stderr io.Writer, err error) int {
 	return exitFailed
 }
 
-func serve(c *config.Config, stdout, stderr io.Writer) int {
+func serve(again bool, c *config.Config, stdout, stderr io.Writer) int {
 	log, outputs, err := c.OpenLog(stdout, stderr)
 	if err != nil {
 		return fail(stderr, err)
 	}
 	defer outputs.Close()
+	if !again {
+		if err := allowSlack(); err != nil {
+			log.Warn("the node needs more of the processors than it had to", slog.String("error", err.Error()))
+		}
+	}
 	slog.SetDefault(log)
 	// What gRPC's own logger would write to standard error is about calls that
 	// failed, which the API logs.

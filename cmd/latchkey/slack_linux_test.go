@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// helper is set in the environment of processes that tests start of their own program.
+const helper = "TEST_ALLOW_SLACK"
+
+// removes is helper's value for one that removes its program first.
+const removes = "removes"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(helper) != "" {
+		os.Exit(tellSlack())
+	}
+	os.Exit(m.Run())
+}
+
+// tellSlack does what a node does when it starts, and prints what came of it.
+func tellSlack() int {
+	again := startedAgain()
+	if !again {
+		fmt.Println("started", os.Getpid())
+		if os.Getenv(helper) == removes {
+			_ = os.Remove(os.Args[0])
+		}
+		if err := allowSlack(); err != nil {
+			fmt.Println(err)
+		}
+	}
+	slack := make(chan int)
+	go func() { // which may run on any thread
+		runtime.LockOSThread()
+		n, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+		if err != nil {
+			n = -1
+		}
+		slack <- n
+	}()
+	_, left := os.LookupEnv(againVariable)
+	fmt.Println(again, os.Getpid(), <-slack, left, os.Args[1:])
+	return 0
+}
+
+// TestProgramStartsAgainWithSlack: once, in the same process, with the same arguments.
+func TestProgramStartsAgainWithSlack(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "one", "two words")
+	cmd.Env = append(os.Environ(), helper+"=1")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	pid := cmd.Process.Pid
+	want := fmt.Sprintf("started %d\ntrue %d %d false [one two words]\n", pid, pid, timerSlack.Nanoseconds())
+	if string(out) != want {
+		t.Errorf("the program printed %q, want %q", out, want)
+	}
+}
+
+// TestSlackOfOthersStays: a process whose slack is as large already does not start again.
+func TestSlackOfOthersStays(t *testing.T) {
+	const large = 2 * timerSlack
+	runtime.LockOSThread() // and stays so: the thread ends with the test
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(large), 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), helper+"=1")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	pid := cmd.Process.Pid
+	want := fmt.Sprintf("started %d\nfalse %d %d false []\n", pid, pid, large.Nanoseconds())
+	if string(out) != want {
+		t.Errorf("the program printed %q, want %q", out, want)
+	}
+}
+
+// TestProgramThatIsGone: what can't be started again says so, and goes on as it was.
+func TestProgramThatIsGone(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "program")
+	data, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), helper+"="+removes)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	want := fmt.Sprintf("started %d\nstart %s again: no such file or directory\nfalse %d %d false []\n", pid, program, pid, slack)
+	if string(out) != want {
+		t.Errorf("the program printed %q, want %q", out, want)
+	}
+}
