@@ -12,8 +12,8 @@ import (
 
 const (
 	// inlineValue is the length in bytes up to which the values of current keys
-	// stay in memory: holders of locks write an address or nothing at all.
-	inlineValue = 64
+	// stay in memory: holders of locks write an address or nothing at all, services a little more.
+	inlineValue = 128
 	// versionOverhead is what a version counts beside its key and value, in
 	// bytes. It stands for both storage keys and the record's head.
 	versionOverhead = 48
