@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -50,17 +51,31 @@ func tellSlack() int {
 	return 0
 }
 
+// tell runs a program that calls tellSlack, from a thread with so much slack, and returns its process id and
+// what it printed.
+func tell(t *testing.T, slack time.Duration, how, program string, args ...string) (pid int, out string) {
+	t.Helper()
+	runtime.LockOSThread() // and stays so: the thread ends with the test
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), helper+"="+how)
+	printed, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, printed)
+	}
+	return cmd.Process.Pid, string(printed)
+}
+
+// usual is Linux's slack.
+const usual = 50 * time.Microsecond
+
 // TestProgramStartsAgainWithSlack: once, in the same process, with the same arguments.
 func TestProgramStartsAgainWithSlack(t *testing.T) {
-	cmd := exec.Command(os.Args[0], "one", "two words")
-	cmd.Env = append(os.Environ(), helper+"=1")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	pid := cmd.Process.Pid
+	pid, out := tell(t, usual, "starts", os.Args[0], "one", "two words")
 	want := fmt.Sprintf("started %d\ntrue %d %d false [one two words]\n", pid, pid, timerSlack.Nanoseconds())
-	if string(out) != want {
+	if out != want {
 		t.Errorf("the program printed %q, want %q", out, want)
 	}
 }
@@ -68,19 +83,8 @@ func TestProgramStartsAgainWithSlack(t *testing.T) {
 // TestSlackOfOthersStays: a process whose slack is as large already does not start again.
 func TestSlackOfOthersStays(t *testing.T) {
 	const large = 2 * timerSlack
-	runtime.LockOSThread() // and stays so: the thread ends with the test
-	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(large), 0, 0, 0); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), helper+"=1")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	pid := cmd.Process.Pid
-	want := fmt.Sprintf("started %d\nfalse %d %d false []\n", pid, pid, large.Nanoseconds())
-	if string(out) != want {
+	pid, out := tell(t, large, "starts", os.Args[0])
+	if want := fmt.Sprintf("started %d\nfalse %d %d false []\n", pid, pid, large.Nanoseconds()); out != want {
 		t.Errorf("the program printed %q, want %q", out, want)
 	}
 }
@@ -95,19 +99,9 @@ func TestProgramThatIsGone(t *testing.T) {
 	if err := os.WriteFile(program, data, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), helper+"="+removes)
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid := cmd.Process.Pid
-	want := fmt.Sprintf("started %d\nstart %s again: no such file or directory\nfalse %d %d false []\n", pid, program, pid, slack)
-	if string(out) != want {
+	pid, out := tell(t, usual, removes, program)
+	want := fmt.Sprintf("started %d\nstart %s again: no such file or directory\nfalse %d %d false []\n", pid, program, pid, usual.Nanoseconds())
+	if out != want {
 		t.Errorf("the program printed %q, want %q", out, want)
 	}
 }
