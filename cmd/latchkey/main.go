@@ -40,13 +40,17 @@ func main() {
 	os.Exit(run(again, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
-// run returns the exit code. again is set where this process has run a node's program before,
-// which started it again.
+// run returns the exit code. again is set where the process has started its program again.
 func run(again bool, args, environ []string, stdout, stderr io.Writer) int {
 	if command.Known(args) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
 		return command.Run(ctx, args, command.Streams{In: os.Stdin, Out: stdout, Err: stderr, Environ: environ})
+	}
+	// Before anything is read: a configuration, and a log's file, may be a pipe that can be opened once.
+	var exact error
+	if !again {
+		exact = allowSlack()
 	}
 	c, err := config.Parse(args, environ)
 	switch {
@@ -57,7 +61,7 @@ func run(again bool, args, environ []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		return fail(stderr, err)
 	default:
-		return serve(again, c, stdout, stderr)
+		return serve(c, exact, stdout, stderr)
 	}
 	if err != nil {
 		return fail(stderr, err)
@@ -80,21 +84,21 @@ func fail(stderr io.Writer, err error) int {
 	return exitFailed
 }
 
-func serve(again bool, c *config.Config, stdout, stderr io.Writer) int {
+// serve runs a node until it is told to stop, and returns the exit code. exact is why the threads' timers
+// are exact, nil if they may be late.
+func serve(c *config.Config, exact error, stdout, stderr io.Writer) int {
 	log, outputs, err := c.OpenLog(stdout, stderr)
 	if err != nil {
 		return fail(stderr, err)
 	}
 	defer outputs.Close()
-	if !again {
-		if err := allowSlack(); err != nil {
-			log.Warn("the node needs more of the processors than it had to", slog.String("error", err.Error()))
-		}
-	}
 	slog.SetDefault(log)
 	// What gRPC's own logger would write to standard error is about calls that
 	// failed, which the API logs.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+	if exact != nil {
+		log.Warn("timers stay exact, which takes CPU time: TimerSlackNSec=4ms of systemd helps", slog.String("error", exact.Error()))
+	}
 	for _, w := range c.Warnings {
 		log.Warn("setting", slog.String("name", w.Setting), slog.String("text", w.Text))
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"strconv"
 	"time"
 )
 
@@ -16,15 +17,14 @@ import (
 // say how long is waited at least.
 const timerSlack = 4 * time.Millisecond
 
-// againVariable is in the environment of a node that has started its program again.
+// againVariable is in the environment of a process that has started its program again. Its
+// value is the id of the process, since a process that this one was started by may have it too.
 const againVariable = "LATCHKEY_STARTED_AGAIN"
 
 // startedAgain reports whether the process has started its program again (allowSlack), and removes
 // what says so from the environment. It is called once.
 func startedAgain() bool {
-	_, again := os.LookupEnv(againVariable)
-	if again {
-		_ = os.Unsetenv(againVariable) // which fails for a bad name alone
-	}
-	return again
+	id := os.Getenv(againVariable)
+	_ = os.Unsetenv(againVariable) // which fails for a bad name alone
+	return id == strconv.Itoa(os.Getpid())
 }

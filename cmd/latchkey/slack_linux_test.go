@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -51,8 +52,8 @@ func tellSlack() int {
 	return 0
 }
 
-// tell runs a program that calls tellSlack, from a thread with so much slack, and returns its process id and
-// what it printed.
+// tell runs a program that calls tellSlack, from a thread with so much slack and for two
+// processors unless the environment of the test has another number, and returns its process id and what it printed.
 func tell(t *testing.T, slack time.Duration, how, program string, args ...string) (pid int, out string) {
 	t.Helper()
 	runtime.LockOSThread() // and stays so: the thread ends with the test
@@ -60,7 +61,7 @@ func tell(t *testing.T, slack time.Duration, how, program string, args ...string
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program, args...)
-	cmd.Env = append(os.Environ(), helper+"="+how)
+	cmd.Env = append([]string{"GOMAXPROCS=2"}, append(os.Environ(), helper+"="+how)...)
 	printed, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, printed)
@@ -85,6 +86,24 @@ func TestSlackOfOthersStays(t *testing.T) {
 	const large = 2 * timerSlack
 	pid, out := tell(t, large, "starts", os.Args[0])
 	if want := fmt.Sprintf("started %d\nfalse %d %d false []\n", pid, pid, large.Nanoseconds()); out != want {
+		t.Errorf("the program printed %q, want %q", out, want)
+	}
+}
+
+// TestSlackOfOneProcessor: where system calls hold up all else, the runtime shall look soon.
+func TestSlackOfOneProcessor(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "1")
+	pid, out := tell(t, usual, "starts", os.Args[0])
+	if want := fmt.Sprintf("started %d\nfalse %d %d false []\n", pid, pid, usual.Nanoseconds()); out != want {
+		t.Errorf("the program printed %q, want %q", out, want)
+	}
+}
+
+// TestSlackOfAnotherProcess: that another process has started again counts for nothing.
+func TestSlackOfAnotherProcess(t *testing.T) {
+	t.Setenv(againVariable, strconv.Itoa(os.Getpid()))
+	pid, out := tell(t, usual, "starts", os.Args[0])
+	if want := fmt.Sprintf("started %d\ntrue %d %d false []\n", pid, pid, timerSlack.Nanoseconds()); out != want {
 		t.Errorf("the program printed %q, want %q", out, want)
 	}
 }
