@@ -62,6 +62,8 @@ type inbox struct {
 	followers followers
 	// empty holds by shard the replicas that joined and have nothing yet.
 	empty sync.Map
+	// started holds by shard the replicas that dragonboat has started.
+	started sync.Map
 
 	mu sync.Mutex
 	// handle and deployment are set while dragonboat takes messages; protected by mu.
@@ -69,7 +71,9 @@ type inbox struct {
 	deployment uint64
 }
 
-// Create makes the transport.
+// Create makes the transport. Parts of a snapshot for a replica that has not been started are refused, so that
+// their sender begins anew later: when it starts a replica dragonboat removes the folders of
+// snapshots that were not received whole, and a part that finds its folder gone stops the process.
 func (b *inbox) Create(c config.NodeHostConfig, h raftio.MessageHandler, chunk raftio.ChunkHandler) raftio.ITransport {
 	b.mu.Lock()
 	b.handle, b.deployment = h, c.GetDeploymentID()
@@ -79,7 +83,11 @@ func (b *inbox) Create(c config.NodeHostConfig, h raftio.MessageHandler, chunk r
 		batch.Requests = slices.DeleteFunc(batch.Requests, b.needless)
 		h(batch)
 	}
-	return b.TransportFactory.Create(c, heard, chunk)
+	taken := func(part raftpb.Chunk) bool {
+		id, ok := b.started.Load(part.ShardID)
+		return ok && id == part.ReplicaID && chunk(part)
+	}
+	return b.TransportFactory.Create(c, heard, taken)
 }
 
 // joining is told of a replica that joined.

@@ -319,6 +319,7 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start shard %d: %w", c.ShardID, err)
 	}
+	h.inbox.started.Store(c.ShardID, c.ReplicaID)
 	// The mutex is held so that a report that comes now is not overtaken by the
 	// early one.
 	h.mu.Lock()
