@@ -62,8 +62,8 @@ type inbox struct {
 	followers followers
 	// empty holds by shard the replicas that joined and have nothing yet.
 	empty sync.Map
-	// started holds by shard the replicas that dragonboat has started.
-	started sync.Map
+	// started reports whether dragonboat has started a replica here.
+	started func(shardID, replicaID uint64) bool
 
 	mu sync.Mutex
 	// handle and deployment are set while dragonboat takes messages; protected by mu.
@@ -84,8 +84,7 @@ func (b *inbox) Create(c config.NodeHostConfig, h raftio.MessageHandler, chunk r
 		h(batch)
 	}
 	taken := func(part raftpb.Chunk) bool {
-		id, ok := b.started.Load(part.ShardID)
-		return ok && id == part.ReplicaID && chunk(part)
+		return b.started(part.ShardID, part.ReplicaID) && chunk(part)
 	}
 	return b.TransportFactory.Create(c, heard, taken)
 }

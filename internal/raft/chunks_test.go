@@ -23,14 +23,17 @@ func (t *chunkTaker) Create(_ config.NodeHostConfig, _ raftio.MessageHandler, ta
 // folder that it is writing them to.
 func TestPartsOfSnapshotsWaitForTheStart(t *testing.T) {
 	wire := &chunkTaker{}
-	b := &inbox{TransportFactory: wire}
+	started := false
+	b := &inbox{TransportFactory: wire, started: func(shardID, replicaID uint64) bool {
+		return started && shardID == 2 && replicaID == 3
+	}}
 	taken := 0
 	b.Create(config.NodeHostConfig{}, nil, func(raftpb.Chunk) bool { taken++; return true })
 	part := raftpb.Chunk{ShardID: 2, ReplicaID: 3}
 	if wire.take(part) || taken != 0 {
 		t.Error("a part was taken before its replica was started")
 	}
-	b.started.Store(uint64(2), uint64(3))
+	started = true
 	if !wire.take(part) || taken != 1 {
 		t.Error("a part was refused behind the start of its replica")
 	}

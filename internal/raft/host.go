@@ -177,7 +177,7 @@ func (h *Host) nodeHostConfig(logs config.LogDBFactory) config.NodeHostConfig {
 	if h.cfg.Wire != nil {
 		transport = wired{wire: h.cfg.Wire, log: h.cfg.Log}
 	}
-	h.inbox = &inbox{TransportFactory: transport, followers: followers{gap: h.election() / 2}}
+	h.inbox = &inbox{TransportFactory: transport, followers: followers{gap: h.election() / 2}, started: h.started}
 	return config.NodeHostConfig{
 		DeploymentID:        h.cfg.DeploymentID,
 		NodeHostID:          h.cfg.NodeHostID,
@@ -319,7 +319,6 @@ func (h *Host) Start(c ReplicaConfig) (*Replica, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start shard %d: %w", c.ShardID, err)
 	}
-	h.inbox.started.Store(c.ShardID, c.ReplicaID)
 	// The mutex is held so that a report that comes now is not overtaken by the
 	// early one.
 	h.mu.Lock()
@@ -413,6 +412,14 @@ func (h *Host) tick() {
 			r.keepLogShort()
 		}
 	}
+}
+
+// started reports whether a replica has been started, and the host is not closing.
+func (h *Host) started(shardID, replicaID uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.replicas[shardID]
+	return r != nil && r.replicaID == replicaID
 }
 
 // Close stops all replicas and closes the log. Calls that wait get ErrStopped or
