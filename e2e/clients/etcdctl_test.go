@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -170,11 +171,21 @@ func ctlWatch(t *testing.T, c *ctl) {
 
 func ctlLeases(t *testing.T, c *ctl) {
 	t.Helper()
+	asked := time.Now()
 	out := c.run("granted with TTL\\(100s\\)", "lease", "grant", "100")
 	id := strings.Fields(out)[1]
 	c.run("OK", "put", "leased", "v", "--lease="+id)
 	c.run("found 1 leases\n"+id, "lease", "list")
-	c.run(id+" granted with TTL\\(100s\\), remaining\\((99|100)s\\), attached keys\\(\\[leased\\]\\)", "lease", "timetolive", id, "--keys")
+	want := regexp.MustCompile(id + ` granted with TTL\(100s\), remaining\((\d+)s\), attached keys\(\[leased\]\)`)
+	shown := want.FindStringSubmatch(c.run(want.String(), "lease", "timetolive", id, "--keys"))
+	if shown == nil {
+		return
+	}
+	remaining, err := strconv.Atoi(shown[1])
+	// Whole seconds, rounded down.
+	if least := 100 - int(time.Since(asked)/time.Second) - 1; err != nil || remaining < least || remaining > 100 {
+		t.Errorf("%s s remain (%v), want %d to 100", shown[1], err, least)
+	}
 	c.run("keepalived with TTL\\(100\\)", "lease", "keep-alive", id, "--once")
 	c.run("revoked", "lease", "revoke", id)
 	c.run("^$", "get", "leased")

@@ -281,7 +281,7 @@ func checkLeases(t *testing.T, n *Node, leases []int64) {
 		if err != nil {
 			t.Fatalf("lease %d: %v", id, err)
 		}
-		if life.GrantedTTL != 1000 || life.TTL < 990 {
+		if life.GrantedTTL != 1000 || life.TTL < 900 {
 			t.Errorf("lease %d has %d of %d s after a restart", id, life.TTL, life.GrantedTTL)
 		}
 	}

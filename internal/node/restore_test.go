@@ -120,7 +120,7 @@ func TestRestore(t *testing.T) {
 func fill(c *crashable) {
 	c.t.Helper()
 	ctx := c.t.Context()
-	_, err := c.node.router.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: 5, TTL: 105})
+	_, err := c.node.router.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: 5, TTL: 1000})
 	check(c.t, err)
 	for i := range 40 {
 		key := []byte{"abcd"[i%4], '/', byte('a' + i%8)}
@@ -161,7 +161,7 @@ func (c *crashable) same(want *pb.RangeResponse, users *auth.State) {
 		c.t.Error("users", d)
 	}
 	lease, err := c.node.router.LeaseTimeToLive(c.as(auth.Root), &pb.LeaseTimeToLiveRequest{ID: 5, Keys: true})
-	if err != nil || lease.GrantedTTL != 105 || lease.TTL < 90 || len(lease.Keys) == 0 {
+	if err != nil || lease.GrantedTTL != 1000 || lease.TTL < 900 || len(lease.Keys) == 0 {
 		c.t.Errorf("lease %v, %v", lease, err)
 	}
 }
