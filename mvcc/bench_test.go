@@ -62,6 +62,14 @@ func BenchmarkDirectory(b *testing.B) {
 			bulkPut(b, e, n, func(i int) []byte { return fmt.Appendf(nil, "lock/%016x", i*7919) }, nil)
 			// Others have locks too.
 			bulkPut(b, e, 20_000, func(i int) []byte { return fmt.Appendf(nil, "other%d/%016x", i%100, i) }, nil)
+			v := e.s.View()
+			if _, err := v.Range(background, firstCreated("lock/")); err != nil {
+				b.Fatal(err)
+			}
+			v.Close()
+			for !e.s.creations.whole {
+				e.put("other", "")
+			}
 			return e
 		}
 		b.Run(fmt.Sprintf("first/waiters=%d", n), func(b *testing.B) {

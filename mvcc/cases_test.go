@@ -550,11 +550,18 @@ func TestT09Sorting(t *testing.T) {
 		{pb.RangeRequest_VALUE, desc, 0, `"s/d/e" "s/c" "s/b" "s/a"`},
 		{pb.RangeRequest_KEY, desc, 2, `"s/d/e" "s/c"`},
 	}
-	for _, tt := range tests {
-		for _, past := range []int64{0, 6} {
-			resp := e.mustGet(&pb.RangeRequest{Key: []byte("s/"), RangeEnd: []byte("s0"), SortTarget: tt.target, SortOrder: tt.order, Limit: tt.limit, Revision: past})
-			equal(t, fmt.Sprint(tt), keysOf(resp.Kvs), tt.want)
+	// The second time there is an index of creations.
+	for _, indexed := range []bool{false, true} {
+		if e.s.creations.whole != indexed {
+			t.Errorf("an index: %v, want %v", !indexed, indexed)
 		}
+		for _, tt := range tests {
+			for _, past := range []int64{0, 6} {
+				resp := e.mustGet(&pb.RangeRequest{Key: []byte("s/"), RangeEnd: []byte("s0"), SortTarget: tt.target, SortOrder: tt.order, Limit: tt.limit, Revision: past})
+				equal(t, fmt.Sprint(tt), keysOf(resp.Kvs), tt.want)
+			}
+		}
+		e.put("other", "")
 	}
 }
 

@@ -11,8 +11,19 @@ import (
 
 // byCreation reports whether the index of creations answers a request for the current
 // revision: the first or last created keys of a directory and what lies below.
-// A limit must keep the answer short, else sorting is cheaper.
-func byCreation(req *pb.RangeRequest, span keys.Span) bool {
+// A limit must keep the answer short, else sorting is cheaper. It asks for the index
+// where there is none.
+func (r *reader) byCreation(req *pb.RangeRequest, span keys.Span) bool {
+	if !isByCreation(req, span) {
+		return false
+	}
+	if r.creations == nil && !r.counters.byCreation.Load() {
+		r.counters.byCreation.Store(true)
+	}
+	return r.creations != nil
+}
+
+func isByCreation(req *pb.RangeRequest, span keys.Span) bool {
 	return req.SortTarget == pb.RangeRequest_CREATE && req.SortOrder != pb.RangeRequest_NONE &&
 		req.Limit > 0 && req.Limit <= maxCreationLimit &&
 		bytes.HasSuffix(span.Start, []byte{'/'}) && span.IsPrefix()

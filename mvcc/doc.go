@@ -41,8 +41,8 @@
 // has made superfluous without looking at anything else. Up to 128 changes that a
 // command makes one after the other are one entry.
 //
-// In memory, two copy-on-write B-trees, which Publish shares with readers by
-// copying two pointers:
+// In memory, one or two copy-on-write B-trees, which Publish shares with readers by
+// copying their pointers:
 //
 //	cur     key                        ->  newest version, its value if short
 //	creations  directory, create rev, key
@@ -51,7 +51,8 @@
 // a page of keys, how many there are in a span. The second answers what locks
 // ask for: the first or last created key of a directory, perhaps below some
 // create revision. Keys of sub-directories lie under directories of their own
-// and are merged.
+// and are merged. It is begun when somebody asks so, and then grows by a part with each
+// batch; until it has all keys, such requests sort what they find in the first.
 //
 // # Invariants
 //

@@ -2,12 +2,9 @@ package mvcc
 
 import (
 	"bytes"
-	"cmp"
 
 	"github.com/tidwall/btree"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-
-	"github.com/latchkey-db/latchkey/internal/keys"
 )
 
 const (
@@ -54,20 +51,6 @@ func (it *item) fill(kv *mvccpb.KeyValue) {
 // tree holds the current version of each key, in key order.
 type tree = btree.BTreeG[*item]
 
-// creation is when a current key was created, and where. It is immutable.
-type creation struct {
-	key    []byte
-	create int64
-	// dir is the length of the key's directory.
-	dir int
-}
-
-func (b *creation) directory() []byte { return b.key[:b.dir] }
-
-// creationTree holds the creation of each current key, ordered by directory, create
-// revision and key.
-type creationTree = btree.BTreeG[*creation]
-
 // treeDegree balances the copying of nodes that each applied batch causes
 // against the depth of the trees.
 const treeDegree = 16
@@ -76,20 +59,4 @@ func newTree() *tree {
 	return btree.NewBTreeGOptions(func(a, b *item) bool {
 		return bytes.Compare(a.key, b.key) < 0
 	}, btree.Options{Degree: treeDegree, NoLocks: true})
-}
-
-func newCreationTree() *creationTree {
-	return btree.NewBTreeGOptions(func(a, b *creation) bool {
-		if c := bytes.Compare(a.directory(), b.directory()); c != 0 {
-			return c < 0
-		}
-		if c := cmp.Compare(a.create, b.create); c != 0 {
-			return c < 0
-		}
-		return bytes.Compare(a.key, b.key) < 0
-	}, btree.Options{Degree: treeDegree, NoLocks: true})
-}
-
-func newCreation(it *item) *creation {
-	return &creation{key: it.key, create: it.create, dir: len(keys.Directory(it.key))}
 }

@@ -12,7 +12,7 @@ import (
 // RangeOver answers a range request as a store would at revision rev whose current keys in the
 // request's span are kvs. The request's own revision does not count.
 func RangeOver(ctx context.Context, kvs []*mvccpb.KeyValue, rev int64, req *pb.RangeRequest) (*pb.RangeResponse, error) {
-	r := reader{cur: newTree(), creations: newCreationTree(), rev: rev, top: rev, counters: new(counters)}
+	r := reader{cur: newTree(), rev: rev, top: rev, counters: new(counters)}
 	span := keys.FromRange(req.Key, req.RangeEnd)
 	for _, kv := range kvs {
 		if !span.Contains(kv.Key) {
@@ -23,7 +23,6 @@ func RangeOver(ctx context.Context, kvs []*mvccpb.KeyValue, rev int64, req *pb.R
 			create: kv.CreateRevision, mod: kv.ModRevision, version: kv.Version, lease: kv.Lease,
 		}
 		r.cur.Set(it)
-		r.creations.Set(newCreation(it))
 	}
 	now := &pb.RangeRequest{
 		Key: req.Key, RangeEnd: req.RangeEnd, Limit: req.Limit, SortOrder: req.SortOrder, SortTarget: req.SortTarget,

@@ -64,7 +64,7 @@ func (r *reader) find(ctx context.Context, req *pb.RangeRequest) (found, error) 
 		return r.findPast(ctx, span, rev, req)
 	case req.CountOnly:
 		return found{count: r.count(span)}, nil
-	case byCreation(req, span):
+	case r.byCreation(req, span):
 		return found{items: r.firstCreated(span.Start, req), count: r.count(span)}, nil
 	}
 	return r.findCurrent(ctx, span, rangeLimit(req))

@@ -16,9 +16,10 @@ import (
 // reader answers range requests from a pair of trees: a View's published ones,
 // or the working ones of a Writer. It belongs to one goroutine.
 type reader struct {
-	db        *pebble.DB
-	layout    layout
-	cur       *tree
+	db     *pebble.DB
+	layout layout
+	cur    *tree
+	// creations is nil where there is no index of them, or not all of it.
 	creations *creationTree
 	// rev is the newest revision to be seen and compact the oldest.
 	rev, compact int64

@@ -21,9 +21,11 @@ type Stats struct {
 	Holds int
 }
 
-// counters are the parts of Stats that only grow.
+// counters are the parts of Stats that only grow, and what else readers tell the store.
 type counters struct {
 	puts, deletes, ranges, txns, putBytes, swept atomic.Int64
+	// byCreation says that a request would have been answered by the index of creations.
+	byCreation atomic.Bool
 }
 
 // Stats returns the store's numbers.

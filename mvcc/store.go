@@ -23,7 +23,7 @@ type Store struct {
 	// cur, creations and holds are the working trees. They belong to the applying
 	// goroutine, which publishes copies of them.
 	cur       *tree
-	creations *creationTree
+	creations creations
 	holds     *holds
 	// live is the logical size of the versions in cur.
 	live int64
@@ -50,8 +50,9 @@ type state struct {
 	holds    *holds
 	// base is the revision of the newest change up to compact that there ever
 	// was: whoever has seen it has missed nothing by compaction.
-	base      int64
-	cur       *tree
+	base int64
+	cur  *tree
+	// creations is nil unless the index of them has all current keys.
 	creations *creationTree
 	live      int64
 	// generation is the store's when the state was published.
@@ -110,7 +111,7 @@ func (s *Store) Reload() error {
 
 // install makes st, which load returned, the store's state.
 func (s *Store) install(st *state) {
-	s.cur, s.creations, s.holds, s.live = st.cur.Copy(), st.creations.Copy(), st.holds.copy(), st.live
+	s.cur, s.creations, s.holds, s.live = st.cur.Copy(), creations{}, st.holds.copy(), st.live
 	s.sweep.reset(st.epoch)
 	s.state.Store(st)
 }
@@ -119,7 +120,7 @@ func (s *Store) install(st *state) {
 func (s *Store) load() (*state, error) {
 	st := &state{
 		applied: applied{rev: 1, compact: -1},
-		cur:     newTree(), creations: newCreationTree(), holds: newHolds(), generation: s.generation.Load(),
+		cur:     newTree(), holds: newHolds(), generation: s.generation.Load(),
 	}
 	if err := readMeta(s.db, s.layout.meta(metaApplied), &st.rev, &st.compact, &st.added); err != nil {
 		return nil, err
@@ -148,7 +149,7 @@ func (s *Store) load() (*state, error) {
 	return st, nil
 }
 
-// loadCurrent fills st's trees with the newest version of each key.
+// loadCurrent fills st's tree with the newest version of each key.
 func (s *Store) loadCurrent(st *state) (err error) {
 	iter, err := s.db.NewIter(s.layout.versionBounds())
 	if err != nil {
@@ -185,7 +186,6 @@ func (s *Store) loadCurrent(st *state) (err error) {
 			it.value = bytes.Clone(rec.value)
 		}
 		st.cur.Load(&it)
-		st.creations.Set(newCreation(&it))
 		st.live += it.bytes()
 	}
 	return iter.Error()

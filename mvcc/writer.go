@@ -106,7 +106,7 @@ func (s *Store) NewWriter(b *pebble.Batch, leases Leases) *Writer {
 	w := &Writer{s: s, batch: b, leases: leases, added: st.added, live: s.live, base: st.base}
 	w.pending.base = st.rev
 	w.reader = reader{
-		db: s.db, layout: s.layout, cur: s.cur, creations: s.creations,
+		db: s.db, layout: s.layout, cur: s.cur, creations: s.creations.working(),
 		rev: st.rev, top: st.rev, compact: st.compact, floor: st.compact,
 		pending: &w.pending, counters: &s.counters,
 	}
@@ -215,13 +215,13 @@ func (w *Writer) index(it, old *item) {
 	}
 	if it.dead {
 		w.cur.DeleteHint(it, &w.hint)
-		w.creations.Delete(newCreation(old))
+		w.s.creations.deleted(old)
 		return
 	}
 	w.live += it.bytes()
 	w.cur.SetHint(it, &w.hint)
 	if old == nil {
-		w.creations.Set(newCreation(it))
+		w.s.creations.created(it)
 	}
 }
 
@@ -301,7 +301,10 @@ func (w *Writer) Publish() {
 		generation: old.generation, epoch: old.epoch,
 	}
 	if len(w.pending.changes) > 0 {
-		st.cur, st.creations = s.cur.Copy(), s.creations.Copy()
+		if s.counters.byCreation.Load() {
+			s.creations.grow(s.cur, creationsStep)
+		}
+		st.cur, st.creations = s.cur.Copy(), s.creations.published()
 	}
 	if w.reheld {
 		st.holds = s.holds.copy()
