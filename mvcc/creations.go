@@ -102,8 +102,8 @@ func (c *creations) working() *creationTree {
 
 // published returns a copy of the tree for readers if it answers requests, or nil.
 func (c *creations) published() *creationTree {
-	if !c.whole {
-		return nil
+	if t := c.working(); t != nil {
+		return t.Copy()
 	}
-	return c.tree.Copy()
+	return nil
 }
